@@ -21,8 +21,6 @@ from typing import Any
 from ..common.extras import needs_torch
 from ..common.plain_copy import plain_copy
 
-__all__ = ["capture", "decoded", "encoded", "restore"]
-
 KIND = "__kind__"
 
 

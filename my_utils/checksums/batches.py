@@ -35,14 +35,13 @@ from .leaves import (
     Digest,
     Leaves,
     Signed,
+    add_leaves,
     batch_size,
     decode,
     is_array,
     is_signature_item,
     is_tensordict,
     items,
-    leaves_of_batch,
-    leaves_of_sample,
     on_cpu,
 )
 
@@ -192,10 +191,7 @@ def _sign(payload: Any, batched: bool) -> Any:
     size = batch_size(payload) if batched else None
     leaves: Leaves = {}
     for name, value in items(payload):
-        if size is None:
-            leaves_of_sample(value, name, leaves)
-        else:
-            leaves_of_batch(value, name, size, leaves)
+        add_leaves(value, name, size, leaves)
     rows = _signature(leaves, 1 if size is None else size)
     return _with_key(payload, rows[0] if size is None else rows)
 
@@ -298,7 +294,13 @@ def _error_of(logger: logging.Logger | None) -> Callable[..., object]:
 def _take_key(batch: Any) -> tuple[Any, Any]:
     """The signature, None if there is none, and the batch without it."""
     if isinstance(batch, (list, tuple)):
-        return _take_item(batch)
+        for index, item in enumerate(batch):
+            if is_signature_item(item):
+                if isinstance(batch, tuple):
+                    return item[KEY], batch[:index] + batch[index + 1 :]
+                del batch[index]
+                return item[KEY], batch
+        return None, batch
     if KEY not in batch.keys():  # noqa: SIM118 - `in` of a TensorDict works differently
         return None, batch
     signature = batch[KEY]
@@ -309,16 +311,6 @@ def _take_key(batch: Any) -> tuple[Any, Any]:
     except Exception:  # read-only, or a class that allows no removal
         return signature, {key: value for key, value in batch.items() if key != KEY}
     return signature, batch
-
-
-def _take_item(batch: Any) -> tuple[Any, Any]:
-    for index, item in enumerate(batch):
-        if is_signature_item(item):
-            if isinstance(batch, list):
-                del batch[index]
-                return item[KEY], batch
-            return item[KEY], batch[:index] + batch[index + 1 :]
-    return None, batch
 
 
 def _tensordict_without_key(batch: Any) -> Any:

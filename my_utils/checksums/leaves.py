@@ -1,4 +1,4 @@
-"""Lists the contents of a payload by name, with a hash of each sample. For `batches`."""
+"""Lists the contents of a payload by name, with a hash of each sample."""
 
 from __future__ import annotations
 
@@ -216,28 +216,17 @@ def _list_sizes(value: Any) -> Iterator[int]:
         yield from _list_sizes(item)
 
 
-def leaves_of_batch(value: Any, name: str, size: int, leaves: Leaves) -> None:
-    """Adds what a batch of `size` samples has under this name."""
-    is_rows = length(value) == size
-    if is_container(value):
-        if is_rows and size not in _array_sizes(value):
-            _add(leaves, ROWS, name, samples_of(value))  # a list with an item a sample
-            return
+def add_leaves(value: Any, name: str, size: int | None, leaves: Leaves) -> None:
+    """Adds what a batch of `size` samples has under this name; None: one sample, which is not in a
+    batch yet."""
+    is_rows = size is not None and length(value) == size
+    if is_container(value) and (size is None or not is_rows or size in _array_sizes(value)):
         for inner, item in items(value, name):
-            leaves_of_batch(item, inner, size, leaves)
-    elif is_rows:
+            add_leaves(item, inner, size, leaves)
+    elif is_rows:  # a list may have an item a sample
         _add(leaves, ROWS, name, samples_of(value))
     else:
-        _add(leaves, WHOLE, name, [whole_of(value)])
-
-
-def leaves_of_sample(value: Any, name: str, leaves: Leaves) -> None:
-    """Adds what one sample, which is not in a batch yet, has under this name."""
-    if is_container(value):
-        for inner, item in items(value, name):
-            leaves_of_sample(item, inner, leaves)
-    else:
-        _add(leaves, ROWS, name, [whole_of(value)])
+        _add(leaves, ROWS if size is None else WHOLE, name, [whole_of(value)])
 
 
 class Arrived:
@@ -278,44 +267,30 @@ class Arrived:
 
     def _hash_shared(self, name: bytes, value: Any) -> None:
         """What was signed for all samples at once; stacking may have made one a sample of it."""
-        self._hash_whole(name, value)
+        self._hash(name, value, by_sample=False)
         is_there = self.leaves[name][0] in self._signed[name]
         if not is_there and not self._single and length(value) == self._size:
-            self._hash_samples(name, value)
+            self._hash(name, value, by_sample=True)
 
     def _hash_rows(self, name: bytes, value: Any) -> None:
-        if self._single:
-            self._hash_whole(name, value)
-        elif length(value) == self._size:
-            self._hash_samples(name, value)
+        if self._single or length(value) == self._size:
+            self._hash(name, value, by_sample=not self._single)
         else:
             self.wrong_lengths[name] = length(value)
 
-    def _hash_whole(self, name: bytes, value: Any) -> None:
-        self._hash(name, [whole_of(value)])
-        self._values[name] = value, False
-
-    def _hash_samples(self, name: bytes, value: Any) -> None:
-        self._hash(name, samples_of(value))
-        self._values[name] = value, True
-
-    def _hash(self, name: bytes, readable: list[Any]) -> None:
+    def _hash(self, name: bytes, value: Any, *, by_sample: bool) -> None:
+        readable = samples_of(value) if by_sample else [whole_of(value)]
         digests = digests_of(readable, decode(name))
         self.leaves[name] = [b""] * len(readable) if digests is None else digests
+        self._values[name] = value, by_sample
 
     def kind_of(self, name: bytes, sample: int) -> str:
         """What arrived of a sample under a name, in words."""
         value, by_sample = self._values[name]
-        return _kind_of(_item(value, sample) if by_sample else value)
-
-
-def _item(value: Any, index: int) -> Any:
-    return value[index, ...] if is_array(value) else value[index]
-
-
-def _kind_of(value: Any) -> str:
-    if is_array(value):
-        dtype = str(value.dtype).removeprefix("torch.")
-        return f"{dtype} of shape {tuple(value.shape)}"
-    count = length(value)
-    return type(value).__name__ + ("" if count is None else f" of {count}")
+        if by_sample:
+            value = value[sample, ...] if is_array(value) else value[sample]
+        if is_array(value):
+            dtype = str(value.dtype).removeprefix("torch.")
+            return f"{dtype} of shape {tuple(value.shape)}"
+        count = length(value)
+        return type(value).__name__ + ("" if count is None else f" of {count}")

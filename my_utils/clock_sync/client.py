@@ -26,18 +26,16 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Sequence
 from socket import create_connection
 from typing import Any
 
-from .offset import ClockOffset, ClockSyncError, Exchange, estimate
-from .steady import Clock, Reading, read, slacks
+from .offset import ClockOffset, ClockSyncError, estimate
+from .steady import Clock, exchange
 
 MAGIC = b"myclock2"
 LAST = 2**64 - 1
 NONCE_BYTES = 16
 MAC_BYTES = 32
-HELLO_BYTES = len(MAGIC) + NONCE_BYTES
 ROUNDS_MAX = 4096  # in a session
 NUMBER = struct.Struct(">Q")
 ANSWER = struct.Struct(">QQQqq")
@@ -66,47 +64,30 @@ def measure(
     deadline = time.monotonic() + timeout_s
     with create_connection(address, timeout=timeout_s) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = _Link(connection, deadline)
-        nonces = _introduce(link, secret)
-        if link.receive(1) != b"G":
+        nonces = _introduce(connection, deadline, secret)
+        if _receive(connection, deadline, 1) != b"G":
             raise ClockSyncError(f"{address[0]} port {address[1]} sent an invalid answer")
-        messages, answers = _exchange(link, rounds, clock)
+        answers = bytearray()
+
+        def one(number: int) -> tuple[int, ...]:
+            connection.sendall(NUMBER.pack(number))
+            answer = _receive(connection, deadline, ANSWER.size)
+            answers.extend(answer)
+            return ANSWER.unpack(answer)
+
+        found = exchange(rounds, clock, one)
         connection.sendall(NUMBER.pack(LAST))
-        claimed = link.receive(MAC_BYTES)
-    if not hmac.compare_digest(claimed, proof(secret or b"", b"server", nonces, answers)):
+        claimed = _receive(connection, deadline, MAC_BYTES)
+    if not hmac.compare_digest(claimed, proof(secret or b"", b"server", nonces, bytes(answers))):
         raise ClockSyncError(f"the answers of {address[0]} port {address[1]} were changed")
-    return estimate(exchanges_of(messages))
+    return estimate(found)
 
 
-class _Link:
-    """A connection that is read to a deadline."""
-
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self.connection = connection
-        self.deadline = deadline
-
-    def receive(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            left = self.deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("the clock server did not answer in time")
-            self.connection.settimeout(left)
-            part = self.connection.recv(count - len(data))
-            if not part:
-                raise ClockSyncError(
-                    "the other side ended the session: it is not a clock server, or refuses this "
-                    "client (wrong secret?)"
-                )
-            data += part
-        return data
-
-
-def _introduce(link: _Link, secret: bytes | None) -> bytes:
+def _introduce(connection: socket.socket, deadline: float, secret: bytes | None) -> bytes:
     """Sends our greeting and checks the server's; returns both nonces."""
     own = os.urandom(NONCE_BYTES)
-    link.connection.sendall(MAGIC + own)
-    greeting = link.receive(HELLO_BYTES + 1)
+    connection.sendall(MAGIC + own)
+    greeting = _receive(connection, deadline, len(MAGIC) + NONCE_BYTES + 1)
     if not greeting.startswith(MAGIC):
         raise ClockSyncError(f"no clock server: it answered {greeting[:16]!r}")
     wants_secret = bool(greeting[-1])
@@ -116,42 +97,25 @@ def _introduce(link: _Link, secret: bytes | None) -> bytes:
         )
     nonces = own + greeting[len(MAGIC) : -1]
     if secret is not None:
-        link.connection.sendall(proof(secret, b"client", nonces))
+        connection.sendall(proof(secret, b"client", nonces))
     return nonces
 
 
-def _exchange(link: _Link, rounds: int, clock: Clock) -> tuple[list[Message], bytes]:
-    messages: list[Message] = []
-    answers = bytearray()
-    for number in range(rounds):
-        sent = read(clock)
-        link.connection.sendall(NUMBER.pack(number))
-        answer = link.receive(ANSWER.size)
-        returned = read(clock)
-        echo, *theirs = ANSWER.unpack(answer)
-        if echo != number:
-            raise ClockSyncError("the clock server answered another exchange")
-        messages.append((sent, returned, theirs))
-        answers += answer
-    return messages, bytes(answers)
-
-
-# Sent, returned, and what the other side says: received, answered, and its bounds.
-Message = tuple[Reading, Reading, list[int]]
-
-
-def exchanges_of(messages: Sequence[Message]) -> list[Exchange]:
-    """Exchanges whose slack covers what their clocks may have been set by. ClockSyncError when one
-    was set by more than its readings hide."""
-    own = [reading for sent, back, _ in messages for reading in (sent, back)]
-    other = [Reading(answered, least, most) for _, _, (_, answered, least, most) in messages]
-    here = slacks(own, "this one")
-    there = slacks(other, "the other one")
-    widths = [max(here[2 * at : 2 * at + 2]) + there[at] for at in range(len(messages))]
-    return [
-        Exchange(sent.at_ns, theirs[0], theirs[1], back.at_ns, width)
-        for (sent, back, theirs), width in zip(messages, widths, strict=True)
-    ]
+def _receive(connection: socket.socket, deadline: float, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the clock server did not answer in time")
+        connection.settimeout(left)
+        part = connection.recv(count - len(data))
+        if not part:
+            raise ClockSyncError(
+                "the other side ended the session: it is not a clock server, or refuses this "
+                "client (wrong secret?)"
+            )
+        data += part
+    return data
 
 
 # --- with patience ---

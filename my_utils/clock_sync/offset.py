@@ -148,36 +148,26 @@ class ClockHistory:
 
     def add(self, offset: ClockOffset) -> ClockOffset:
         """Takes a measurement; returns it with the drift by all so far."""
-        last = self._offsets[-1] if self._offsets else None
-        if last is not None and not _fits(last, offset):
-            self._offsets.clear()  # a clock was set: what came before says nothing about its rate
+        if self._offsets:
+            last = self._offsets[-1]
+            explained_s = last.error_at(offset.measured_ns) + offset.error_s  # by drift alone
+            if abs(offset.offset_ns - last.offset_ns) * 1e-9 > explained_s:
+                self._offsets.clear()  # a clock was set, which says nothing about its rate
         self._offsets.append(offset)
         values = offset.fields()
         return ClockOffset(values[0], values[1], self.drift_ppm(), *values[3:])
 
     def drift_ppm(self) -> float:
         """The slope of the offsets over time, each weighted by 1/error²; NaN below two."""
-        if len(self._offsets) < 2:
+        first, last = self._offsets[0], self._offsets[-1]
+        if first.measured_ns == last.measured_ns:
             return math.nan
-        first = self._offsets[0]
-        points = [
-            (
-                (offset.measured_ns - first.measured_ns) * 1e-9,
-                (offset.offset_ns - first.offset_ns) * 1e-3,
-                1 / max(offset.error_s, 1e-9) ** 2,
-            )
-            for offset in self._offsets
-        ]
-        total = sum(weight for _, _, weight in points)
-        mean_x = sum(x * weight for x, _, weight in points) / total
-        mean_y = sum(y * weight for _, y, weight in points) / total
-        spread = sum(weight * (x - mean_x) ** 2 for x, _, weight in points)
-        if spread == 0:
-            return math.nan
-        return sum(weight * (x - mean_x) * (y - mean_y) for x, y, weight in points) / spread
+        import numpy as np
 
-
-def _fits(before: ClockOffset, after: ClockOffset) -> bool:
-    """Whether drift alone can explain the difference of the two."""
-    room = before.error_at(after.measured_ns) + after.error_s
-    return abs(after.offset_ns - before.offset_ns) * 1e-9 <= room
+        slope, _ = np.polyfit(
+            [(offset.measured_ns - first.measured_ns) * 1e-9 for offset in self._offsets],
+            [(offset.offset_ns - first.offset_ns) * 1e-3 for offset in self._offsets],
+            deg=1,
+            w=[1 / max(offset.error_s, 1e-9) for offset in self._offsets],
+        )
+        return float(slope)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .offset import DRIFT_PPM_MAX, ClockSyncError
+from .offset import DRIFT_PPM_MAX, ClockSyncError, Exchange
 
 Clock = Callable[[], int]
 
@@ -32,15 +32,43 @@ def read(clock: Clock) -> Reading:
     return Reading(at_ns, at_ns - time.monotonic_ns(), at_ns - before_ns)
 
 
-def span(first: Reading, second: Reading) -> tuple[int, int]:
-    """The bounds of two readings together."""
-    return (
-        min(first.least_ahead_ns, second.least_ahead_ns),
-        max(first.most_ahead_ns, second.most_ahead_ns),
-    )
+def answer_of(number: int, received: Reading, clock: Clock) -> list[int]:
+    """What one side tells the other about an exchange: its number, the moments at which the request
+    was received and answered, and the bounds of what the clock was ahead of the monotonic one."""
+    answered = read(clock)
+    return [
+        number,
+        received.at_ns,
+        answered.at_ns,
+        min(received.least_ahead_ns, answered.least_ahead_ns),
+        max(received.most_ahead_ns, answered.most_ahead_ns),
+    ]
 
 
-def slacks(readings: Sequence[Reading], whose: str) -> list[int]:
+def exchange(rounds: int, clock: Clock, ask: Callable[[int], Sequence[int]]) -> list[Exchange]:
+    """Exchanges whose slack covers what their clocks may have been set by.
+
+    ask: sends the number of an exchange, and returns the other side's `answer_of`.
+
+    ClockSyncError when a clock was set by more than its readings hide.
+    """
+    own, theirs, moments = [], [], []
+    for number in range(rounds):
+        own.append(read(clock))
+        echo, received, answered, least, most = ask(number)
+        own.append(read(clock))
+        if echo != number:
+            raise ClockSyncError("the other side answered another exchange")
+        theirs.append(Reading(answered, least, most))
+        moments.append((own[-2].at_ns, received, answered, own[-1].at_ns))
+    here = _slacks(own, "this one")
+    there = _slacks(theirs, "the other one")
+    return [
+        Exchange(*moments[at], max(here[2 * at : 2 * at + 2]) + there[at]) for at in range(rounds)
+    ]
+
+
+def _slacks(readings: Sequence[Reading], whose: str) -> list[int]:
     """How far each reading may be off by drift, or by a step that its bounds hide; ns.
 
     ClockSyncError when the bounds have nothing in common: the clock was set.

@@ -22,11 +22,11 @@ from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.ranks import boot_id, host_name
 from ..common.reprs import short_repr
-from .client import ROUNDS_MAX, Message, ask, exchanges_of
-from .offset import ClockHistory, ClockOffset, ClockSyncError, Exchange, estimate
+from .client import ROUNDS_MAX, ask
+from .offset import ClockHistory, ClockOffset, ClockSyncError, estimate
 from .server import ClockServer
 from .star import Refresher, Rendezvous
-from .steady import Clock, read, span
+from .steady import Clock, answer_of, exchange, read
 
 if TYPE_CHECKING:
     import torch.distributed
@@ -51,7 +51,7 @@ class SocketClockSynchronizer:
         secret: bytes | str | None = None,
         clock: Clock = time.time_ns,
     ) -> ClockServer:
-        """A server for any number of clients, in a separate thread; see `ClockServer`.
+        """A server for any number of clients, in separate threads; see `ClockServer`.
 
         host: the address to listen at; loopback by default, "::" or "0.0.0.0" for all.
         port: 0 takes a free one, which `address` says.
@@ -113,7 +113,7 @@ class ClockSynchronizer:
     """Compares the clocks of the ranks of a job."""
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    _histories: ClassVar[dict[object, ClockHistory]] = {}
+    _histories: ClassVar[dict[int, ClockHistory]] = {}  # by the rank of the other one
     _refresher: ClassVar[Refresher | None] = None
     _calls: ClassVar[dict[str, int]] = {}
     _before: ClassVar[dict[str, Refresher]] = {}
@@ -144,7 +144,9 @@ class ClockSynchronizer:
         if is_server:
             pair.answer(rounds, clock)
             return ClockOffset(0, 0.0, measured_ns=clock())
-        return cls._remember(("rank", peer_rank), estimate(pair.ask(rounds, clock)))
+        offset = estimate(exchange(rounds, clock, pair.ask))
+        with cls._lock:
+            return cls._histories.setdefault(peer_rank, ClockHistory()).add(offset)
 
     @classmethod
     def sync_all(
@@ -183,7 +185,9 @@ class ClockSynchronizer:
             check_seconds("every_s", every_s, most=math.inf)
         cls.stop()
         name = "world" if group is None else str(getattr(group, "group_name", "none"))
-        rendezvous = Rendezvous.of(group, cls._next_call(name))
+        with cls._lock:  # the calls of a group have the same numbers on all its ranks
+            call = cls._calls[name] = cls._calls.get(name, 0) + 1
+        rendezvous = Rendezvous.of(group, f"{name}/{call}")
         if rendezvous is None:
             return ClockOffset(0, 0.0, measured_ns=clock())
         if machine is None:
@@ -210,18 +214,6 @@ class ClockSynchronizer:
         if refresher is not None:
             refresher.end()
 
-    @classmethod
-    def _remember(cls, peer: object, offset: ClockOffset) -> ClockOffset:
-        with cls._lock:
-            return cls._histories.setdefault(peer, ClockHistory()).add(offset)
-
-    @classmethod
-    def _next_call(cls, name: str) -> str:
-        """A name for this call that is the same on all ranks of the group, and new."""
-        with cls._lock:
-            number = cls._calls[name] = cls._calls.get(name, 0) + 1
-        return f"{name}/{number}"
-
     def __repr__(self) -> str:
         return short_repr(self)
 
@@ -235,45 +227,29 @@ class _Pair:
     def __init__(
         self, peer: int, group: torch.distributed.ProcessGroup | None, timeout_s: float
     ) -> None:
-        import torch
         import torch.distributed as dist
 
+        self._dist = dist
         backend = dist.get_backend(group)
         self._device = torch.accelerator.current_accelerator() if "ccl" in backend else None
         self._peer, self._group, self._timeout_s = peer, group, timeout_s
 
-    def ask(self, rounds: int, clock: Clock) -> list[Exchange]:
-        messages: list[Message] = []
-        for number in range(rounds):
-            sent = read(clock)
-            self._send([number, 0, 0, 0, 0])
-            echo, *theirs = self._receive()
-            returned = read(clock)
-            if echo != number:
-                raise ClockSyncError(f"rank {self._peer} answered another exchange")
-            messages.append((sent, returned, theirs))
-        return exchanges_of(messages)
+    def ask(self, number: int) -> list[int]:
+        self._send([number, 0, 0, 0, 0])
+        return self._receive()
 
     def answer(self, rounds: int, clock: Clock) -> None:
         for _ in range(rounds):
             number, *_ = self._receive()
-            received = read(clock)
-            answered = read(clock)
-            self._send([number, received.at_ns, answered.at_ns, *span(received, answered)])
+            self._send(answer_of(number, read(clock), clock))
 
     def _send(self, numbers: list[int]) -> None:
-        import torch
-        import torch.distributed as dist
-
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
-        self._wait(dist.isend(tensor, self._peer, self._group))
+        self._wait(self._dist.isend(tensor, self._peer, self._group))
 
     def _receive(self) -> list[int]:
-        import torch
-        import torch.distributed as dist
-
         tensor = torch.zeros(NUMBERS, dtype=torch.int64, device=self._device)
-        self._wait(dist.irecv(tensor, self._peer, self._group))
+        self._wait(self._dist.irecv(tensor, self._peer, self._group))
         numbers: list[int] = tensor.tolist()  # which waits for an accelerator
         return numbers
 

@@ -13,13 +13,13 @@ DEFAULT_ROOT = "./dump_dataset"
 _LIMITS = ("max_string", "max_items", "max_tensor_elements")
 
 
-def check_folder(name: str, value: object) -> str:
-    """The path of a folder; TypeError or ValueError names the argument."""
+def path_text(name: str, value: object) -> str:
+    """The path as a text; TypeError or ValueError names the argument."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} must be a str or a path, not {value!r}")
     path = os.fspath(value)
     if not isinstance(path, str) or not path or "\0" in path:
-        raise ValueError(f"{name} must be the path of a folder, not {path!r}")
+        raise ValueError(f"{name} must be a path that is not empty and has no NUL, not {path!r}")
     return path
 
 
@@ -70,7 +70,7 @@ class DumpConfig:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        check_folder("root_dir", self.root_dir)
+        path_text("root_dir", self.root_dir)
         for name in ("enable", "save_tensor_cpu", "asynchronous", "fsync", "strict"):
             check_bool(name, getattr(self, name))
         for name in _LIMITS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .form import class_name
@@ -47,18 +47,15 @@ def read_tuple(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     return tuple(decoder.values(body))
 
 
-def write_set(tree: Tree, obj: set[Any], path: str) -> None:
-    _write_tagged(tree, "$set", obj, _in_order(obj), path, patchable=False)
+def write_set(tree: Tree, obj: Any, path: str) -> None:
+    tag = f"${type(obj).__name__}"
+    _write_tagged(tree, tag, obj, _in_order(obj), path, patchable=False)
 
 
 def read_set(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     result = decoder.made(node, set())
     result.update(decoder.values(body))
     return result
-
-
-def write_frozenset(tree: Tree, obj: frozenset[Any], path: str) -> None:
-    _write_tagged(tree, "$frozenset", obj, _in_order(obj), path, patchable=False)
 
 
 def read_frozenset(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
@@ -109,6 +106,14 @@ def read_dict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     return result
 
 
+def _special_dict_writer(tag: str) -> Writer:
+    return lambda tree, obj, path: _write_special_dict(tree, tag, obj, path)
+
+
+def _special_dict_reader(kind: Callable[[], Any]) -> Reader:
+    return lambda decoder, node, body: _read_special_dict(decoder, node, body, kind())
+
+
 def _write_special_dict(tree: Tree, tag: str, obj: Any, path: str, extra: str = "") -> None:
     if tree.seen(obj, path):
         return
@@ -132,47 +137,33 @@ def _read_special_dict(decoder: Decoder, node: dict[str, Any], body: Any, result
     return result
 
 
-def write_ordered_dict(tree: Tree, obj: Any, path: str) -> None:
-    _write_special_dict(tree, "$ordered_dict", obj, path)
-
-
-def read_ordered_dict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
-    return _read_special_dict(decoder, node, body, collections.OrderedDict())
-
-
-def write_counter(tree: Tree, obj: Any, path: str) -> None:
-    _write_special_dict(tree, "$counter", obj, path)
-
-
-def read_counter(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
-    return _read_special_dict(decoder, node, body, collections.Counter())
+# Factories of a defaultdict that are restored although the caller does not name them.
+_FACTORIES: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        list, dict, set, int, float, str, tuple, bool, bytes, frozenset, complex,
+        collections.OrderedDict,
+    )
+}  # fmt: skip
 
 
 def write_defaultdict(tree: Tree, obj: Any, path: str) -> None:
     factory = obj.default_factory
-    name = None if factory is None else class_name(factory)
-    if isinstance(factory, type):
-        name = _factory_names().get(factory, name)
+    name = None
+    if factory is not None:
+        name = getattr(factory, "__name__", "")
+        if _FACTORIES.get(name) is not factory:
+            name = class_name(factory)
     _write_special_dict(tree, "$defaultdict", obj, path, f', "factory": {optional_text(name)}')
 
 
 def read_defaultdict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
-    name = node["factory"]
-    factory = None
+    name, factory = node["factory"], None
     if name is not None:
-        known = {text: kind for kind, text in _factory_names().items()}
-        factory = known.get(decoder.text(name)) or decoder.classes.get(name)
+        factory = _FACTORIES.get(decoder.text(name)) or decoder.classes.get(name)
         if factory is None:
             decoder.notes.append(f"the factory {name} of a defaultdict was left out")
     return _read_special_dict(decoder, node, body, collections.defaultdict(factory))
-
-
-def _factory_names() -> dict[Any, str]:
-    """Factories of a defaultdict that are restored although the caller does not name them."""
-    plain = (list, dict, set, int, float, str, tuple, bool, bytes, frozenset, complex)
-    names: dict[Any, str] = {kind: kind.__name__ for kind in plain}
-    names[collections.OrderedDict] = "OrderedDict"
-    return names
 
 
 def write_namespace(tree: Tree, obj: Any, path: str) -> None:
@@ -206,11 +197,11 @@ WRITERS: dict[type, Writer] = {
     list: write_list,
     tuple: write_tuple,
     set: write_set,
-    frozenset: write_frozenset,
+    frozenset: write_set,
     collections.deque: write_deque,
     dict: write_dict,
-    collections.OrderedDict: write_ordered_dict,
-    collections.Counter: write_counter,
+    collections.OrderedDict: _special_dict_writer("$ordered_dict"),
+    collections.Counter: _special_dict_writer("$counter"),
     collections.defaultdict: write_defaultdict,
     types.SimpleNamespace: write_namespace,
 }
@@ -221,8 +212,8 @@ READERS: dict[str, Reader] = {
     "$frozenset": read_frozenset,
     "$deque": read_deque,
     "$dict": read_dict,
-    "$ordered_dict": read_ordered_dict,
-    "$counter": read_counter,
+    "$ordered_dict": _special_dict_reader(collections.OrderedDict),
+    "$counter": _special_dict_reader(collections.Counter),
     "$defaultdict": read_defaultdict,
     "$namespace": read_namespace,
 }

@@ -18,6 +18,7 @@ docs/correctness/dump-and-reload.md describes the rest.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import threading
 from collections.abc import Iterable
@@ -29,9 +30,9 @@ from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from ..log.logger import GlobalLogger, SingletonMeta
-from .config import DEFAULT_ROOT, DumpConfig, check_folder
+from .config import DEFAULT_ROOT, DumpConfig, path_text
 from .files import open_dump
-from .form import TENSORS, TREE, UNFINISHED, DumpError, StandIn, parse_tree, safe_name
+from .form import TENSORS, TREE, DumpError, StandIn, parse_tree, safe_name
 from .loader import Decoder, blob_digests
 from .pickles import refuse_pickle
 from .tensor_io import DumpTensorIO
@@ -113,7 +114,9 @@ class UniversalDumper:
             tree = Tree(cfg, copy=cfg.asynchronous)
             tree.build(obj)
             self._warn_unsupported(tree)
-            job = self._job(tree, stage, data_id, branch)
+            place = reserve(os.fspath(cfg.root_dir), data_id, stage, branch)
+            about = describe(place, tree, stage, data_id, branch, GlobalLogger().rank)
+            job = Job(place, tree, about, cfg.fsync)
             if not cfg.asynchronous:
                 job.write()
         except Exception as error:  # what __reduce__ or a property of any class raises, and OSError
@@ -126,11 +129,6 @@ class UniversalDumper:
         else:
             self._count_written()
         return job.place.final
-
-    def _job(self, tree: Tree, stage: object, data_id: object, branch: object) -> Job:
-        place = reserve(os.fspath(self.cfg.root_dir), data_id, stage, branch)
-        about = describe(place, tree, stage, data_id, branch, GlobalLogger().rank)
-        return Job(place, tree, about, self.cfg.fsync)
 
     def _enqueue(self, job: Job, stage: object) -> None:
         def write() -> None:
@@ -240,7 +238,7 @@ class UniversalLoader:
     def __init__(
         self, root_dir: str | os.PathLike[str] = DEFAULT_ROOT, *, max_bytes: int = 1 << 28
     ) -> None:
-        self.root_dir = check_folder("root_dir", root_dir)
+        self.root_dir = path_text("root_dir", root_dir)
         check_int("max_bytes", max_bytes, 1)
         self.max_bytes = max_bytes
 
@@ -280,7 +278,7 @@ class UniversalLoader:
         Traceback (most recent call last):
         my_utils.dump_utils.DumpError: …/elsewhere: is outside of root_dir, …
         """
-        dump_dir = check_folder("dump_dir", dump_dir)
+        dump_dir = path_text("dump_dir", dump_dir)
         classes = _check_types(types)
         with open_dump(self.root_dir, dump_dir) as folder:
             pickles = [name for name in folder.manifest["files"] if name.startswith("pickle")]
@@ -309,7 +307,7 @@ class UniversalLoader:
 
         Raises DumpError and FileNotFoundError as `load` does.
         """
-        with open_dump(self.root_dir, check_folder("dump_dir", dump_dir)) as folder:
+        with open_dump(self.root_dir, path_text("dump_dir", dump_dir)) as folder:
             return folder.manifest
 
     def dumps(
@@ -321,31 +319,22 @@ class UniversalLoader:
         >>> UniversalLoader(tempfile.mkdtemp()).dumps(data_id=42)
         []
         """
-        found = []
-        for sample in _folders(self.root_dir):
-            if data_id is None and not sample.startswith("sample_"):
-                continue
-            if data_id is not None and sample != f"sample_{safe_name(data_id)}":
-                continue
-            folder = os.path.join(self.root_dir, sample)
-            found += [(name, os.path.join(folder, name)) for name in _folders(folder)]
-        wanted = [None if part is None else safe_name(part) for part in (stage, branch)]
-        return [path for name, path in sorted(found) if _is_dump_of(name, wanted)]
+        sample, *parts = [
+            "*" if part is None else safe_name(part) for part in (data_id, stage, branch)
+        ]
+        pattern = "__".join([f"sample_{sample}/*", *parts])
+        found = [
+            os.path.join(self.root_dir, path)
+            for path in glob.glob(pattern, root_dir=self.root_dir)
+            if os.path.basename(path).count("__") == 2
+        ]
+        return sorted(filter(_is_folder, found), key=lambda path: (os.path.basename(path), path))
 
 
-def _folders(path: str) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-
-
-def _is_dump_of(name: str, wanted: list[str | None]) -> bool:
-    parts = name.split("__")
-    if len(parts) != 3 or name.startswith(UNFINISHED):
-        return False
-    return all(want is None or part == want for part, want in zip(parts[1:], wanted, strict=True))
+def _is_folder(path: str) -> bool:
+    """Whether it is a folder, and neither it nor the one above it is a link."""
+    is_link = os.path.islink(path) or os.path.islink(os.path.dirname(path))
+    return os.path.isdir(path) and not is_link
 
 
 def _check_types(types: Iterable[type]) -> list[type]:

@@ -15,6 +15,7 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import _core
@@ -23,6 +24,7 @@ from .form import (
     FILE_NAME,
     FORMAT,
     MANIFEST,
+    STORED,
     TENSORS,
     TREE,
     UNFINISHED,
@@ -36,11 +38,7 @@ from .form import (
 MANIFEST_BYTES_MAX = 64 << 20
 DIMS_MAX = 64
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_CODE_BYTES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E4M3FNUZ": 1, "F8_E5M2": 1, "F8_E5M2FNUZ": 1,
-    "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4,
-    "U64": 8, "I64": 8, "F64": 8, "C64": 8,
-}  # fmt: skip
+_CODE_BYTES = {each.code: each.item_bytes // (each.last or 1) for each in STORED.values()}
 
 
 class Entry(NamedTuple):
@@ -70,26 +68,22 @@ def _locate(root: str, path: str) -> str:
     return os.path.abspath(path)
 
 
-def _below(path: str, root: str) -> str | None:
-    """The way from the root to the path; None if it leads out."""
-    relative = os.path.relpath(path, root)
-    outside = relative == os.pardir or relative.startswith(os.pardir + os.sep)
-    return None if outside else relative
-
-
 def _open_folder(root: str, path: str) -> int:
     """Walks down from the root, which may be a link itself, without following any."""
-    real_root = os.path.realpath(root)
-    relative = _below(path, os.path.abspath(root))
-    if relative is None:
-        relative = _below(path, real_root)
-    if relative is None:
-        relative = _below(os.path.realpath(path), real_root)
-    if relative is None:
+    real_root, given = Path(os.path.realpath(root)), Path(path)
+    for base, target in (
+        (Path(os.path.abspath(root)), given),
+        (real_root, given),
+        (real_root, Path(os.path.realpath(path))),
+    ):
+        if target.is_relative_to(base):
+            parts = target.relative_to(base).parts
+            break
+    else:
         raise DumpError(path, f"is outside of root_dir, {root}")
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(real_root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    for part in relative.split(os.sep):
+    for part in parts:
         try:
             inner = os.open(part, flags, dir_fd=handle)
         except NotADirectoryError:

@@ -81,25 +81,22 @@ class Stored(NamedTuple):
     last: int  # size of the dimension that the view adds; 0: stored as it is
 
 
-def _table() -> dict[str, Stored]:
-    same = {
-        "bool": ("BOOL", 1), "uint8": ("U8", 1), "uint16": ("U16", 2), "uint32": ("U32", 4),
-        "uint64": ("U64", 8), "int8": ("I8", 1), "int16": ("I16", 2), "int32": ("I32", 4),
-        "int64": ("I64", 8), "float16": ("F16", 2), "bfloat16": ("BF16", 2),
-        "float32": ("F32", 4), "float64": ("F64", 8), "complex64": ("C64", 8),
-        "float8_e4m3fn": ("F8_E4M3", 1), "float8_e4m3fnuz": ("F8_E4M3FNUZ", 1),
-        "float8_e5m2": ("F8_E5M2", 1), "float8_e5m2fnuz": ("F8_E5M2FNUZ", 1),
-    }  # fmt: skip
-    table = {name: Stored(name, code, size, 0) for name, (code, size) in same.items()}
-    # safetensors has no name for these two complex types, and its readers none for the two others.
-    table["complex32"] = Stored("float16", "F16", 4, 2)
-    table["complex128"] = Stored("float64", "F64", 16, 2)
-    table["float8_e8m0fnu"] = Stored("uint8", "U8", 1, 0)
-    table["float4_e2m1fn_x2"] = Stored("uint8", "U8", 1, 0)
-    return table
-
-
-STORED = _table()
+STORED = {
+    name: Stored(name, code, size, 0)
+    for name, code, size in (
+        ("bool", "BOOL", 1), ("uint8", "U8", 1), ("uint16", "U16", 2), ("uint32", "U32", 4),
+        ("uint64", "U64", 8), ("int8", "I8", 1), ("int16", "I16", 2), ("int32", "I32", 4),
+        ("int64", "I64", 8), ("float16", "F16", 2), ("bfloat16", "BF16", 2),
+        ("float32", "F32", 4), ("float64", "F64", 8), ("complex64", "C64", 8),
+        ("float8_e4m3fn", "F8_E4M3", 1), ("float8_e4m3fnuz", "F8_E4M3FNUZ", 1),
+        ("float8_e5m2", "F8_E5M2", 1), ("float8_e5m2fnuz", "F8_E5M2FNUZ", 1),
+    )
+}  # fmt: skip
+# safetensors has no name for these two complex types, and its readers none for the two others.
+STORED["complex32"] = Stored("float16", "F16", 4, 2)
+STORED["complex128"] = Stored("float64", "F64", 16, 2)
+STORED["float8_e8m0fnu"] = Stored("uint8", "U8", 1, 0)
+STORED["float4_e2m1fn_x2"] = Stored("uint8", "U8", 1, 0)
 
 
 def digest(data: bytes | bytearray | memoryview) -> str:

@@ -20,7 +20,6 @@ from . import (
     pickles,
     plain,
     standard,
-    subclasses,
     tensors,
     torch_values,
     user_classes,
@@ -152,15 +151,13 @@ class Decoder:
 
     def put_pairs(self, store: Callable[[Any, Any], None], node: Any) -> None:
         """`store` of each of the pairs in a JSON array."""
-        for pair in self.array(node):
-            if type(pair) is not list or len(pair) != 2:
-                raise self.wrong("does not have pairs")
-            key = self.whole(self.node(pair[0]))
-            value = self.node(pair[1])
-            if type(value) is _Later:
-                self._fixups.append((store, key, value.node))
-                value = None
-            store(key, value)
+        self.put(store, map(self._pair, self.array(node)))
+
+    def _pair(self, node: Any) -> tuple[Any, Any]:
+        """The key, and the node of the value."""
+        if type(node) is not list or len(node) != 2:
+            raise self.wrong("does not have pairs")
+        return self.whole(self.node(node[0])), node[1]
 
     def whole(self, value: Any) -> Any:
         if type(value) is _Later:
@@ -293,7 +290,6 @@ _READERS: dict[str, Reader] = {
     **plain.READERS,
     **containers.READERS,
     **user_classes.READERS,
-    **subclasses.READERS,
     **standard.READERS,
     **tensors.READERS,
     **torch_values.READERS,

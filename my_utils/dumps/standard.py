@@ -8,7 +8,7 @@ import fractions
 import pathlib
 import sys
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .form import StandIn
@@ -28,35 +28,50 @@ _PATHS = {
 }  # fmt: skip
 
 
-def _write_parts(tree: Tree, tag: str, parts: Iterable[Any], path: str) -> None:
-    tree.out.append(f'{{"{tag}": ')
-    tree.values(list(parts), f"{path}/{tag}", patchable=False)
-    tree.out.append("}")
+# --- types that are made of their parts, of a text, or of nothing ---
 
 
-def write_slice(tree: Tree, obj: slice, path: str) -> None:
-    _write_parts(tree, "$slice", (obj.start, obj.stop, obj.step), path)
+def _parts_writer(tag: str, *names: str) -> Writer:
+    """Writes a list of the attributes with these names."""
+
+    def write(tree: Tree, obj: Any, path: str) -> None:
+        tree.out.append(f'{{"{tag}": ')
+        parts = [getattr(obj, name) for name in names]
+        tree.values(parts, f"{path}/{tag}", patchable=False)
+        tree.out.append("}")
+
+    return write
+
+
+def _parts_reader(make: Callable[..., Any], count: int) -> Reader:
+    return lambda decoder, node, body: make(*decoder.numbers(body, count, int))
+
+
+def _text_writer(tag: str) -> Writer:
+    def write(tree: Tree, obj: Any, path: str) -> None:
+        tree.out.append(f'{{"{tag}": {str_text(str(obj))}}}')
+
+    return write
+
+
+def _text_reader(make: Callable[[str], Any]) -> Reader:
+    return lambda decoder, node, body: make(decoder.text(body))
+
+
+def _constant_writer(tag: str) -> Writer:
+    return lambda tree, obj, path: tree.out.append(f'{{"{tag}": true}}')
+
+
+def _constant_reader(value: Any) -> Reader:
+    return lambda decoder, node, body: value
+
+
+# --- the others ---
 
 
 def read_slice(decoder: Decoder, node: dict[str, Any], body: Any) -> slice:
     start, stop, step = decoder.values(body)
     return slice(start, stop, step)
-
-
-def write_range(tree: Tree, obj: range, path: str) -> None:
-    _write_parts(tree, "$range", (obj.start, obj.stop, obj.step), path)
-
-
-def read_range(decoder: Decoder, node: dict[str, Any], body: Any) -> range:
-    return range(*decoder.numbers(body, 3, int))
-
-
-def write_date(tree: Tree, obj: datetime.date, path: str) -> None:
-    tree.out.append(f'{{"$date": "{obj.isoformat()}"}}')
-
-
-def read_date(decoder: Decoder, node: dict[str, Any], body: Any) -> datetime.date:
-    return datetime.date.fromisoformat(decoder.text(body))
 
 
 def write_datetime(tree: Tree, obj: Any, path: str) -> None:
@@ -68,22 +83,10 @@ def write_datetime(tree: Tree, obj: Any, path: str) -> None:
     tree.out.append("}")
 
 
-def read_datetime(decoder: Decoder, node: dict[str, Any], body: Any) -> datetime.datetime:
-    found = datetime.datetime.fromisoformat(decoder.text(body))
+def read_datetime(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    kind = datetime.datetime if "$datetime" in node else datetime.time
+    found = kind.fromisoformat(decoder.text(body))
     return found.replace(fold=node["fold"], tzinfo=decoder.node(node["zone"]))
-
-
-def read_time(decoder: Decoder, node: dict[str, Any], body: Any) -> datetime.time:
-    found = datetime.time.fromisoformat(decoder.text(body))
-    return found.replace(fold=node["fold"], tzinfo=decoder.node(node["zone"]))
-
-
-def write_timedelta(tree: Tree, obj: datetime.timedelta, path: str) -> None:
-    _write_parts(tree, "$timedelta", (obj.days, obj.seconds, obj.microseconds), path)
-
-
-def read_timedelta(decoder: Decoder, node: dict[str, Any], body: Any) -> datetime.timedelta:
-    return datetime.timedelta(*decoder.numbers(body, 3, int))
 
 
 def write_timezone(tree: Tree, obj: datetime.timezone, path: str) -> None:
@@ -134,80 +137,40 @@ def read_path(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
         return pathlib.PureWindowsPath(text)
 
 
-def write_decimal(tree: Tree, obj: decimal.Decimal, path: str) -> None:
-    tree.out.append(f'{{"$decimal": "{obj!s}"}}')
-
-
-def read_decimal(decoder: Decoder, node: dict[str, Any], body: Any) -> decimal.Decimal:
-    return decimal.Decimal(decoder.text(body))
-
-
-def write_fraction(tree: Tree, obj: fractions.Fraction, path: str) -> None:
-    _write_parts(tree, "$fraction", (obj.numerator, obj.denominator), path)
-
-
-def read_fraction(decoder: Decoder, node: dict[str, Any], body: Any) -> fractions.Fraction:
-    return fractions.Fraction(*decoder.numbers(body, 2, int))
-
-
-def write_uuid(tree: Tree, obj: uuid.UUID, path: str) -> None:
-    tree.out.append(f'{{"$uuid": "{obj!s}"}}')
-
-
-def read_uuid(decoder: Decoder, node: dict[str, Any], body: Any) -> uuid.UUID:
-    return uuid.UUID(decoder.text(body))
-
-
-def write_ellipsis(tree: Tree, obj: Any, path: str) -> None:
-    tree.out.append('{"$ellipsis": true}')
-
-
-def read_ellipsis(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
-    return ...
-
-
-def write_not_implemented(tree: Tree, obj: Any, path: str) -> None:
-    tree.out.append('{"$not_implemented": true}')
-
-
-def read_not_implemented(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
-    return NotImplemented
-
-
 def writer_of(cls: type) -> Writer | None:
     zoneinfo = sys.modules.get("zoneinfo")
     return write_zone if zoneinfo is not None and cls is zoneinfo.ZoneInfo else None
 
 
 WRITERS: dict[type, Writer] = {
-    slice: write_slice,
-    range: write_range,
-    datetime.date: write_date,
+    slice: _parts_writer("$slice", "start", "stop", "step"),
+    range: _parts_writer("$range", "start", "stop", "step"),
+    datetime.date: _text_writer("$date"),
     datetime.datetime: write_datetime,
     datetime.time: write_datetime,
-    datetime.timedelta: write_timedelta,
+    datetime.timedelta: _parts_writer("$timedelta", "days", "seconds", "microseconds"),
     datetime.timezone: write_timezone,
     **dict.fromkeys(_PATHS.values(), write_path),
-    decimal.Decimal: write_decimal,
-    fractions.Fraction: write_fraction,
-    uuid.UUID: write_uuid,
-    type(...): write_ellipsis,
-    type(NotImplemented): write_not_implemented,
+    decimal.Decimal: _text_writer("$decimal"),
+    fractions.Fraction: _parts_writer("$fraction", "numerator", "denominator"),
+    uuid.UUID: _text_writer("$uuid"),
+    type(...): _constant_writer("$ellipsis"),
+    type(NotImplemented): _constant_writer("$not_implemented"),
 }
 
 READERS: dict[str, Reader] = {
     "$slice": read_slice,
-    "$range": read_range,
-    "$date": read_date,
+    "$range": _parts_reader(range, 3),
+    "$date": _text_reader(datetime.date.fromisoformat),
     "$datetime": read_datetime,
-    "$time": read_time,
-    "$timedelta": read_timedelta,
+    "$time": read_datetime,
+    "$timedelta": _parts_reader(datetime.timedelta, 3),
     "$timezone": read_timezone,
     "$zone": read_zone,
     "$path": read_path,
-    "$decimal": read_decimal,
-    "$fraction": read_fraction,
-    "$uuid": read_uuid,
-    "$ellipsis": read_ellipsis,
-    "$not_implemented": read_not_implemented,
+    "$decimal": _text_reader(decimal.Decimal),
+    "$fraction": _parts_reader(fractions.Fraction, 2),
+    "$uuid": _text_reader(uuid.UUID),
+    "$ellipsis": _constant_reader(...),
+    "$not_implemented": _constant_reader(NotImplemented),
 }

@@ -6,17 +6,16 @@ content, dtype and shape; `.pt` files of the same name are read, too.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import math
 import os
 import string
-import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from ..common.files import on_whole_path
 from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.ranks import check_rank, current_rank
@@ -24,6 +23,7 @@ from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from ..tensors.tensor_kinds import resolve
 from .blobs import Blobs, plain_tensor
+from .config import path_text
 from .files import open_plain, read_header, read_index, read_into_memory
 from .form import STORED, DumpError, key_name, parse_json
 from .tensors import torch_from
@@ -219,15 +219,8 @@ class DumpTensorIO:
         warn_once("tensor dump", message)
 
 
-def _path_or_variable(name: str, value: str | os.PathLike[str] | None, variable: str) -> str | None:
-    if value is None:
-        return os.environ.get(variable) or None
-    if not isinstance(value, str | os.PathLike):
-        raise TypeError(f"{name} must be a str or a path, not {value!r}")
-    path = os.fspath(value)
-    if not path or "\0" in path:
-        raise ValueError(f"{name} must be a path, not {path!r}")
-    return path
+def _path_or_variable(name: str, value: object, variable: str) -> str | None:
+    return os.environ.get(variable) or None if value is None else path_text(name, value)
 
 
 def _check_template(text: str) -> None:
@@ -274,20 +267,10 @@ def _write(path: str, tensor: torch.Tensor, about: dict[str, str]) -> None:
     shape = json.dumps(list(tensor.shape))
     about |= {"format": FORMAT, "version": "1", "dtype": found.dtype, "shape": shape}
     about["digest"] = found.combined
-    handle, unfinished = tempfile.mkstemp(prefix=".unfinished-", dir=folder)
-    os.close(handle)
-    try:
-        blobs.write(unfinished, about, _plain_mode(folder))
-        os.replace(unfinished, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(unfinished)
-        raise
-
-
-def _plain_mode(folder: str) -> int:
-    """Of a file: what its folder lets others do, except for entering it."""
-    return os.stat(folder).st_mode & 0o666
+    # What the folder lets others do, except for entering it.
+    mode = os.stat(folder).st_mode & 0o666
+    with on_whole_path(path, mode) as unfinished, open(unfinished, "wb") as file:
+        blobs.write(file, about)
 
 
 def _read(path: str, *, verify: bool) -> torch.Tensor:

@@ -7,11 +7,10 @@ from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from .blobs import ROOT_CHARS, blob_name, plain_tensor, shrink_expanded
+from .blobs import RESERVED, ROOT_CHARS, blob_name, head_of, plain_tensor, shrink_expanded
 from .form import STORED, Stored
 from .pickles import write_pickle
 from .plain import CONSTANTS
-from .safetensors_file import RESERVED, head_of
 
 if TYPE_CHECKING:
     from .loader import Decoder, Reader
@@ -32,8 +31,7 @@ def make_writers(tree: Tree) -> dict[type, Writer]:
     if torch is None:
         return {}
     memo, blobs, out, slots = tree.memo, tree.blobs, tree.out, tree.slots
-    places, add = blobs.contents.places, blobs.contents.add
-    sources, parameter = blobs.sources, torch.nn.Parameter
+    places, add, parameter = blobs.places, blobs.add_head, torch.nn.Parameter
     layouts: dict[Any, _Layout] = {}
 
     def write(tree: Tree, obj: Any, path: str) -> None:
@@ -64,8 +62,7 @@ def make_writers(tree: Tree) -> dict[type, Writer]:
         name = path[ROOT_CHARS:]
         if not name or name in places or name == RESERVED:
             name = blobs.unique(name)
-        add(name, head, address, size)
-        sources.append(obj)
+        add(name, head, address, size, obj)
         if obj.requires_grad or type(obj) is parameter:
             text += _notes(obj, parameter)
         out.append(f'{{"$tensor": {quote(name)}, {text}, "digest": "')
@@ -92,7 +89,7 @@ def _write_any(tree: Tree, obj: Any, path: str, layouts: dict[Any, _Layout]) -> 
                 _write_strided(tree, obj, path, stored, layouts)
             elif obj.is_meta:
                 _write_meta(tree, obj)
-            elif obj.layout in _sparse_layouts():
+            elif str(obj.layout).startswith("torch.sparse_"):
                 _write_sparse(tree, obj, path)
             else:
                 write_pickle(tree, obj, path)
@@ -203,18 +200,6 @@ def _write_sparse(tree: Tree, obj: Any, path: str) -> None:
     )
     tree.fields({k: v.detach() for k, v in parts.items()}, path + "/parts")
     tree.out.append("}")
-
-
-def _sparse_layouts() -> tuple[Any, ...]:
-    import torch
-
-    return (
-        torch.sparse_coo,
-        torch.sparse_csr,
-        torch.sparse_csc,
-        torch.sparse_bsr,
-        torch.sparse_bsc,
-    )
 
 
 def read_sparse(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:

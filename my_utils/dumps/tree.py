@@ -44,7 +44,6 @@ from . import (
     images,
     plain,
     standard,
-    subclasses,
     tensors,
     torch_values,
     user_classes,
@@ -332,8 +331,7 @@ _FINDERS = (
     tensors.writer_of,
     torch_values.writer_of,
     images.writer_of,
-    user_classes.writer_of,
     standard.writer_of,
     containers.writer_of,
-    subclasses.writer_of,
+    user_classes.writer_of,
 )

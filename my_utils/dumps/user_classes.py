@@ -1,4 +1,10 @@
-"""Enums, named tuples and dataclasses.
+"""Enums, named tuples, dataclasses, classes that derive from a container, and encodings.
+
+A class that derives from a container may add no state but attributes. That is `UserDict` and its
+kin, whose content is in their attributes, and subclasses of dict and list, which have items beside
+these. transformers' BatchEncoding is one; the encodings in it come from Rust, and are the JSON that
+`tokenizers` itself makes of them. A class that has its own way to be pickled, or slots, may hold
+more than what is seen here, and is left to pickle.
 
 No constructor of theirs runs when they are read: see `loader`.
 """
@@ -15,7 +21,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .form import class_name
+from .form import class_name, parse_json
 from .plain import optional_text, str_text
 
 if TYPE_CHECKING:
@@ -123,25 +129,26 @@ def write_dataclass(tree: Tree, obj: Any, path: str) -> None:
 
 def read_dataclass(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     type_name = decoder.text(decoder.node(body))
-    result, reason = _new_instance(decoder, type_name, node)
+    kind = find_class(decoder, type_name)
+    result, reason = _new_dataclass(kind, node)
     if reason is not None:
         result = decoder.made(node, decoder.stand_in(type_name, {}, reason))
-        decoder.put_items(result.value.__setitem__, node["fields"])
+        content = attributes = result.value
+        set_field = content.__setitem__
     else:
-        decoder.made(node, result)
-        decoder.put_items(functools.partial(object.__setattr__, result), node["fields"])
-    target = result.value if reason is not None else getattr(result, "__dict__", None)
-    if "attributes" in node and target is not None:
-        decoder.put_mapping(target.__setitem__, node["attributes"])
+        content = decoder.made(node, result)
+        attributes = getattr(result, "__dict__", None)
+        set_field = functools.partial(object.__setattr__, result)
+    decoder.put_items(set_field, node["fields"])
+    if "attributes" in node and attributes is not None:
+        decoder.put_mapping(attributes.__setitem__, node["attributes"])
     if "items" in node:
-        store = _dict_setter(result if reason is None else result.value)
-        decoder.put_pairs(store, node["items"])
+        decoder.put_pairs(_item_setter(content), node["items"])
     return result
 
 
-def _new_instance(decoder: Decoder, type_name: str, node: dict[str, Any]) -> tuple[Any, str | None]:
+def _new_dataclass(kind: type | None, node: dict[str, Any]) -> tuple[Any, str | None]:
     """An instance without content; or why there can be none."""
-    kind = find_class(decoder, type_name)
     if kind is None:
         return None, ""
     if not dataclasses.is_dataclass(kind):
@@ -152,10 +159,18 @@ def _new_instance(decoder: Decoder, type_name: str, node: dict[str, Any]) -> tup
     base = _dataclass_base(kind)
     if base is None or (base is not object) != ("items" in node):
         return None, "it derives from something else here"
+    return _new_instance(base, kind)
+
+
+def _new_instance(base: Any, kind: type) -> tuple[Any, str | None]:
     try:
-        return base.__new__(kind), None  # type: ignore[call-overload]
+        return base.__new__(kind), None
     except TypeError as error:
         return None, f"there can be no instance: {error}"
+
+
+def _is_made_in_c(cls: type) -> bool:
+    return not cls.__flags__ & 1 << 9
 
 
 def _dataclass_base(cls: type) -> type | None:
@@ -163,20 +178,125 @@ def _dataclass_base(cls: type) -> type | None:
     for base in cls.__mro__:
         if base in (object, dict, collections.OrderedDict):
             return base
-        if not base.__flags__ & 1 << 9:  # a type made in C
+        if _is_made_in_c(base):
             return None
     return None
 
 
 def items_of(obj: dict[Any, Any]) -> list[tuple[Any, Any]]:
     """What a subclass of dict holds, in its order, whatever methods it has."""
-    kind = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
-    return list(kind.items(obj))
+    return list(_dict_kind(obj).items(obj))
 
 
-def _dict_setter(result: Any) -> Callable[[Any, Any], None]:
-    base = collections.OrderedDict if isinstance(result, collections.OrderedDict) else dict
-    return functools.partial(base.__setitem__, result)
+def _item_setter(result: Any) -> Callable[[Any, Any], None]:
+    return functools.partial(_dict_kind(result).__setitem__, result)
+
+
+def _dict_kind(obj: object) -> type[dict[Any, Any]]:
+    return collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
+
+
+# --- classes that derive from a container ---
+
+
+_OF_ATTRIBUTES: tuple[type, ...] = (
+    *(collections.UserDict, collections.UserList, collections.UserString, collections.ChainMap),
+)
+_OF_ITEMS: tuple[type, ...] = (dict, collections.OrderedDict, list)
+_OWN_PICKLING = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
+
+
+def _base(cls: type) -> type | None:
+    """The container whose content, with the attributes, is all that an instance has."""
+    for base in cls.__mro__:
+        if base in (*_OF_ATTRIBUTES, *_OF_ITEMS):
+            return base
+        own = vars(base)
+        if _is_made_in_c(base) or own.get("__slots__"):
+            return None
+        if any(name in own for name in _OWN_PICKLING):
+            return None
+    return None
+
+
+def write_subclass(tree: Tree, obj: Any, path: str) -> None:
+    if tree.seen(obj, path):
+        return
+    base = _base(type(obj))
+    content: list[Any] = []
+    if base is list:
+        content = list(list.__iter__(obj))
+    elif base in _OF_ITEMS:
+        content = items_of(obj)
+    kept, place = tree.cut(content, path, "list" if base is list else "dict")
+    tree.out.append(f'{{"$subclass": {str_text(class_name(type(obj)))}, "attributes": ')
+    tree.mapping(vars(obj), place + "/attributes")
+    if base is list:
+        tree.out.append(', "values": ')
+        tree.values(kept, place + "/values")
+    elif base in _OF_ITEMS:
+        tree.out.append(', "items": ')
+        tree.pairs(kept, place + "/items")
+    tree.out.append("}")
+    tree.end_cut(content, kept)
+
+
+def read_subclass(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    type_name = decoder.text(decoder.node(body))
+    result, reason = _new_subclass(find_class(decoder, type_name), node)
+    if reason is None:
+        content = decoder.made(node, result)
+        attributes = result.__dict__
+    else:
+        content = [] if "values" in node else {}
+        attributes = content if "items" not in node and "values" not in node else {}
+        result = decoder.made(node, decoder.stand_in(type_name, content, reason))
+    decoder.put_mapping(attributes.__setitem__, node["attributes"])
+    if "values" in node:
+        decoder.put(
+            functools.partial(_put_in_list, content), enumerate(decoder.array(node["values"]))
+        )
+    elif "items" in node:
+        decoder.put_pairs(_item_setter(content), node["items"])
+    return result
+
+
+def _put_in_list(result: list[Any], index: int, value: Any) -> None:
+    if index < list.__len__(result):
+        list.__setitem__(result, index, value)
+    else:
+        list.append(result, value)
+
+
+def _new_subclass(kind: type | None, node: dict[str, Any]) -> tuple[Any, str | None]:
+    """An instance without content; or why there can be none."""
+    if kind is None:
+        return None, ""
+    base = _base(kind)
+    content = "values" if base is list else "items" if base in _OF_ITEMS else "attributes"
+    wanted = next((name for name in ("values", "items") if name in node), "attributes")
+    if base is None or content != wanted or kind in _OF_ITEMS:
+        return None, "it derives from something else here"
+    return _new_instance(base if base in _OF_ITEMS else object, kind)
+
+
+def write_encoding(tree: Tree, obj: Any, path: str) -> None:
+    """What a fast tokenizer says of a text; its state is JSON."""
+    state = obj.__getstate__().decode()
+    if not tree.seen(obj, path):
+        tree.out.append(f'{{"$token_encoding": {str_text(state)}}}')
+
+
+def read_encoding(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    state = decoder.text(decoder.node(body))
+    kind = getattr(sys.modules.get("tokenizers"), "Encoding", None)
+    if kind is None:
+        return decoder.stand_in(
+            "tokenizers:Encoding", parse_json(state.encode(), "a token encoding")
+        )
+    result = kind()
+    result.__setstate__(state.encode())
+    return result
 
 
 def writer_of(cls: type) -> Writer | None:
@@ -186,11 +306,15 @@ def writer_of(cls: type) -> Writer | None:
         return write_named_tuple
     if dataclasses.is_dataclass(cls) and _dataclass_base(cls) is not None:
         return write_dataclass
-    return None
+    if cls is getattr(sys.modules.get("tokenizers"), "Encoding", None):
+        return write_encoding
+    return write_subclass if _base(cls) is not None else None
 
 
 READERS: dict[str, Reader] = {
     "$enum": read_enum,
     "$namedtuple": read_named_tuple,
     "$dataclass": read_dataclass,
+    "$subclass": read_subclass,
+    "$token_encoding": read_encoding,
 }

@@ -1,20 +1,19 @@
 """A queue of jobs for one background thread, limited in bytes.
 
-The first job starts the thread. It is a daemon, so that it never blocks the exit. The exit waits
-for the jobs that are left: by `atexit`, and by a finalizer in children of multiprocessing, which do
-not run atexit. A forked child has an empty queue and no thread: the jobs belong to its parent.
+The first job starts the thread. It is a daemon, so that it never blocks the exit, which waits for
+the jobs that are left. A forked child has an empty queue and no thread: the jobs belong to its
+parent.
 """
 
 from __future__ import annotations
 
-import atexit
 import collections
 import os
-import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
+
+from ..common.process_end import call_at_end
 
 _queues: weakref.WeakSet[WriteQueue] = weakref.WeakSet()
 
@@ -29,9 +28,9 @@ class WriteQueue:
 
     def _start_anew(self) -> None:
         self._changed = threading.Condition()
+        # The jobs that wait, behind the one that runs.
         self._jobs: collections.deque[tuple[Callable[[], None], int]] = collections.deque()
-        self._bytes = 0  # of the jobs that wait and the one that runs
-        self._running = False
+        self._bytes = 0  # of all of them
         self._closing = False
         self._starting = False
         self._thread: threading.Thread | None = None
@@ -43,8 +42,7 @@ class WriteQueue:
         ends, the job runs at once.
         """
         with self._changed:
-            while self._bytes and self._bytes + size > self.max_bytes:
-                self._changed.wait()
+            self._changed.wait_for(lambda: not self._bytes or self._bytes + size <= self.max_bytes)
             if self._start_thread():
                 self._jobs.append((job, size))
                 self._bytes += size
@@ -65,39 +63,31 @@ class WriteQueue:
             return False
         finally:
             self._starting = False
-        _register_exit()
+        call_at_end(_flush_all)
         return True
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not self._jobs:
-                    if self._closing:
-                        self._thread = None
-                        self._changed.notify_all()
-                        return
-                    self._changed.wait()
-                job, size = self._jobs.popleft()
-                self._running = True
+                self._changed.wait_for(lambda: self._jobs or self._closing)
+                if not self._jobs:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                job, size = self._jobs[0]
             try:
                 job()
             finally:
                 del job
                 with self._changed:
-                    self._running = False
+                    self._jobs.popleft()
                     self._bytes -= size
                     self._changed.notify_all()
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Waits until all is done; False when that took longer."""
-        end = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            while self._jobs or self._running:
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
-                    return False
-                self._changed.wait(left)
-        return True
+            return self._changed.wait_for(lambda: not self._jobs, timeout_s)
 
     def close(self) -> None:
         """Waits until all is done and the thread has ended. A later `put` starts another."""
@@ -107,30 +97,9 @@ class WriteQueue:
                 return
             self._closing = True
             self._changed.notify_all()
-            while self._thread is thread:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._thread is not thread)
             self._closing = False
         thread.join()
-
-
-class _Exit:
-    registered = False
-
-
-def _register_exit() -> None:
-    if not _Exit.registered:
-        atexit.register(_flush_all)
-        _Exit.registered = True
-    _finalize_in_worker()
-
-
-def _finalize_in_worker() -> None:
-    process = sys.modules.get("multiprocessing.process")
-    if process is None or process.parent_process() is None:
-        return
-    from multiprocessing.util import Finalize
-
-    Finalize(None, _flush_all, exitpriority=-900)
 
 
 def _flush_all() -> None:

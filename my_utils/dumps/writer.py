@@ -92,11 +92,11 @@ class Job:
         text = self._head() + self.tree.text(self.tree.blobs.digests()) + "\n}\n"
         files = {TREE: self._write(TREE, text.encode("utf-8"))}
         if self.tree.blobs.sources:
-            mode = os.stat(os.path.join(folder, TREE)).st_mode & 0o777
             metadata = {"format": FORMAT, "version": str(VERSION)}
-            files[TENSORS] = self.tree.blobs.write(os.path.join(folder, TENSORS), metadata, mode)
-            if self.fsync:
-                _sync(os.path.join(folder, TENSORS))
+            with open(os.path.join(folder, TENSORS), "xb") as file:
+                files[TENSORS] = self.tree.blobs.write(file, metadata)
+                if self.fsync:
+                    os.fsync(file.fileno())
         for name, content in self.tree.files.items():
             files[name] = self._write(name, content if isinstance(content, bytes) else content())
         self._write(MANIFEST, seal({**self.about, "files": files}))
@@ -145,11 +145,6 @@ def describe(
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
-
-
-def _sync(path: str) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
 
 
 def _sync_folder(path: str | Path) -> None:

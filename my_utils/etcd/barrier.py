@@ -24,27 +24,22 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from ..common.warnings import warn_once
-from .client import Connection, LeaseLost, Unreachable, Watch
-from .member import Member, View
+from .client import Connection, Lost, Unreachable, Watch
 from .rounds import (
     KEPT_S,
-    Broken,
     EtcdBarrierError,
     EtcdBarrierTimeout,
     Holder,
     Keys,
-    Opened,
-    Record,
+    Outcome,
     State,
-    TimedOut,
-    broken,
-    error_of,
+    given_up,
 )
 
 CALLS_MAX = 64  # ranks: up to here each new member costs an answer of every other
@@ -53,7 +48,7 @@ RESPONSE_S = 3.0  # the least time for members to answer before a round is given
 ANSWERS_A_SECOND = 500  # but in large jobs no less than the ranks take at this rate
 GRACE_S = 5.0  # how long after the deadline a new member still causes another call
 LEAST_PAUSE_S = 0.01
-OPEN = Opened()
+OPEN = Outcome("open")
 
 
 @dataclass(frozen=True)
@@ -72,19 +67,36 @@ class Terms:
     restart_s: float
 
 
-class _Lost(Exception):
-    """This participant's key is gone, or its round is unknown: it has to come again."""
+@dataclass
+class _View:
+    """What one transaction read.
+
+    count: how many members there are. call: the number of the last call, 0 without one. members:
+    who each of them is. answered: those that answered a call. The last two are read on request
+    only.
+    """
+
+    state: State
+    count: int
+    call: int
+    members: dict[str, str] = field(default_factory=dict)
+    answered: list[str] = field(default_factory=list)
 
 
-class Participant(Member):
+class Participant:
     """Comes to the barrier, waits, and leaves: `run` is called once."""
 
     def __init__(self, etcd: Connection, terms: Terms) -> None:
-        value = msgspec.json.encode(Holder(secrets.token_hex(8), terms.who))
-        super().__init__(etcd, terms.keys, terms.name, value)
+        self.etcd = etcd
+        self.rpc = etcd.rpc
         self.terms = terms
+        self.keys = terms.keys
+        self.name = terms.name
+        self.value = msgspec.json.encode(Holder(secrets.token_hex(8), terms.who))  # of its key
         self.began = time.monotonic()
         self.deadline = etcd.deadline = self.began + terms.timeout_s
+        self.round = ""
+        self.lease = 0
         self.ttl_s = terms.lease_s
         self.came = 0  # the revision at which the key was written; 0 before
         self.watch_from = 0
@@ -92,22 +104,21 @@ class Participant(Member):
         self.next_keep_alive = 0.0
         self.next_sign = 0.0
         self.next_judgement = 0.0
-        self.gone: dict[str, tuple[float, str]] = {}  # since when, and who
+        self.gone: dict[str, tuple[float, str]] = {}  # until when it may come again, and who it is
 
     def run(self) -> None:
         """Returns when all have come; EtcdBarrierError and its kinds otherwise."""
         try:
-            record = self._wait()
+            outcome = self._wait()
         finally:
             self._leave()
-        if not isinstance(record, Opened):
-            raise error_of(record, self.keys.prefix, self.keys.world_size)
+        outcome.raise_error(self.keys)
 
-    def _wait(self) -> Record:
+    def _wait(self) -> Outcome:
         while True:
             try:
                 return self._take_part()
-            except (_Lost, LeaseLost):
+            except Lost:
                 self.lease = self.came = 0
             except Unreachable as error:
                 self._pause(error)
@@ -124,16 +135,16 @@ class Participant(Member):
         warn_once("etcd unreachable", f"etcd cannot be reached, trying again: {error}")
         time.sleep(min(max(self.terms.interval_s, LEAST_PAUSE_S), left))
 
-    def _take_part(self) -> Record:
+    def _take_part(self) -> Outcome:
         if not self.came:
-            record = self._come()
-            if record is not None:
-                return record
+            outcome = self._come()
+            if outcome is not None:
+                return outcome
         with self.etcd.watch(self._ranges(), self.watch_from) as watch:
             while True:
-                record = self._look() or self._judge()
-                if record is not None:
-                    return record
+                outcome = self._look() or self._judge()
+                if outcome is not None:
+                    return outcome
                 self._sleep(watch)
 
     def _leave(self) -> None:
@@ -147,20 +158,22 @@ class Participant(Member):
 
     # --- coming ---
 
-    def _come(self) -> Record | None:
-        """Becomes a member of the round that gathers. Returns the record of the round in which it
+    def _come(self) -> Outcome | None:
+        """Becomes a member of the round that gathers. Returns the outcome of the round in which it
         was before, if that one has ended meanwhile."""
         if not self.lease:
             self.lease, self.ttl_s = self.etcd.grant(max(1, round(self.terms.lease_s)))
             self.next_keep_alive = time.monotonic() + self.ttl_s / 3
         while True:
-            state = self._read().state
-            if state is None:
+            response = self.etcd.transaction([], [self._get(key=self.keys.state)])
+            entries = response.responses[0].response_range.kvs
+            if not entries:
                 self._found()
                 continue
-            record = state.record(self.round)
-            if record is not None:
-                return record
+            state = State.of(entries[0])
+            outcome = state.outcome(self.round)
+            if outcome is not None:
+                return outcome
             if self._join(state):
                 return None
 
@@ -188,11 +201,13 @@ class Participant(Member):
         self.came = int(response.header.revision)
         self.watch_from = self.came + 1
         self.answered = 0
-        self.next_sign = time.monotonic() + self._sign_every_s()
+        self._has_signed()
         return True
 
-    def _sign_every_s(self) -> float:
-        return max(self.ttl_s / 3, self.keys.world_size / SIGNS_A_SECOND)
+    def _has_signed(self) -> None:
+        """Sets when the key is next written again, as a sign of life."""
+        every_s = max(self.ttl_s / 3, self.keys.world_size / SIGNS_A_SECOND)
+        self.next_sign = time.monotonic() + every_s
 
     # --- waiting ---
 
@@ -212,10 +227,9 @@ class Participant(Member):
         """Waits for an event or the next thing to do, and keeps the lease alive."""
         if time.monotonic() >= self.next_keep_alive:
             self._keep_alive()
-        moments = [self.next_keep_alive, max(self.deadline, self.next_judgement)]
-        moments += [max(self._due(since), self.next_judgement) for since, _ in self.gone.values()]
+        until = min(self.next_keep_alive, max(self._end_of_wait(), self.next_judgement))
         try:
-            response = watch.get(min(moments) - time.monotonic())
+            response = watch.get(until - time.monotonic())
             while response is not None:
                 self._take(response)
                 response = watch.get(0)
@@ -231,33 +245,26 @@ class Participant(Member):
         for event in response.events:
             deleted = event.type == event.DELETE and event.kv.key.startswith(members)
             if deleted and event.prev_kv.mod_revision > self.came:
-                name = event.kv.key[len(members) :].decode()
+                name = _name_of(event.kv.key)
                 if name != self.name:
-                    who = Holder.of(event.prev_kv.value).who
-                    self.gone.setdefault(name, (time.monotonic(), who))
+                    due = time.monotonic() + self.terms.restart_s
+                    self.gone.setdefault(name, (due, Holder.of(event.prev_kv.value).who))
 
     def _keep_alive(self) -> None:
-        if self.etcd.keep_alive(self.lease) <= 0:
-            raise _Lost
-        now = time.monotonic()
-        self.next_keep_alive = now + self.ttl_s / 3
-        if now >= self.next_sign:
-            self.next_sign = now + self._sign_every_s()
+        self.etcd.keep_alive(self.lease)
+        self.next_keep_alive = time.monotonic() + self.ttl_s / 3
+        if time.monotonic() >= self.next_sign:
+            self._has_signed()
             self.etcd.transaction([self._mine()], [self._put_own()])
-
-    def _due(self, since: float) -> float:
-        return since + self.terms.restart_s
 
     # --- one poll of etcd ---
 
-    def _look(self) -> Record | None:
-        """Does what is due now. Returns the record once the round has ended."""
+    def _look(self) -> Outcome | None:
+        """Does what is due now. Returns the outcome once the round has ended."""
         while True:
             view = self._read()
-            record = self._ended(view)
-            if record is not None:
-                return record
-            assert view.state is not None
+            if isinstance(view, Outcome):
+                return view
             if self._has_to_call(view):
                 view.call = self._call(view.state, view.call)
                 if not view.call:
@@ -272,26 +279,52 @@ class Participant(Member):
             if self._end(view.state, OPEN):
                 return OPEN
 
-    def _ended(self, view: View) -> Record | None:
-        """The record of this round, if it has ended. Raises if another process has the key."""
-        if view.state is None:
-            raise _Lost
-        record = view.state.record(self.round)
-        if record is not None:
-            return record
-        if view.state.round != self.round or view.own is None:
-            raise _Lost
-        if Holder.of(view.own).id != Holder.of(self.value).id:
-            who = Holder.of(view.own).who
+    def _read(self, names_for: int = 0) -> _View | Outcome:
+        """The state, this member's key, the number of members and the call, as of one revision; or
+        the outcome, if the round has ended. Raises if another process has the key.
+
+        names_for: the number of a call; reads the members, and those that answered this call.
+        """
+        all_members = Keys.whole(self.keys.members(self.round))
+        gets = [
+            self._get(key=self.keys.state),
+            self._get(key=self._own_key()),
+            self._get(**all_members, count_only=not names_for),
+            self._get(key=self.keys.call),
+        ]
+        if names_for:
+            answers = Keys.whole(self.keys.answers(self.round, names_for))
+            gets.append(self._get(**answers, keys_only=True))
+        response = self.etcd.transaction([], gets)
+        states, own, members, call, *answered = [each.response_range for each in response.responses]
+        if not states.kvs:
+            raise Lost("the state of the barrier")
+        state = State.of(states.kvs[0])
+        outcome = state.outcome(self.round)
+        if outcome is not None:
+            return outcome
+        if state.round != self.round or not own.kvs:
+            raise Lost("the round, or the key of this member")
+        self._check_is_mine(own.kvs[0].value)
+        return _View(
+            state=state,
+            count=int(members.count),
+            call=int(call.kvs[0].mod_revision) if call.kvs else 0,
+            members={_name_of(kv.key): Holder.of(kv.value).who for kv in members.kvs},
+            answered=[_name_of(kv.key) for each in answered for kv in each.kvs],
+        )
+
+    def _check_is_mine(self, value: bytes) -> None:
+        holder = Holder.of(value)
+        if holder.id != Holder.of(self.value).id:
             raise EtcdBarrierError(
                 f"etcd_barrier {self.keys.prefix!r}: another process joined as rank "
-                f"{self.name} ({who}) and replaced this one ({self.terms.who})",
+                f"{self.name} ({holder.who}) and replaced this one ({self.terms.who})",
                 self.keys.prefix,
                 self.keys.world_size,
             )
-        return None
 
-    def _has_to_call(self, view: View) -> bool:
+    def _has_to_call(self, view: _View) -> bool:
         world_size = self.keys.world_size
         return view.call < self.came and (view.count >= world_size or world_size <= CALLS_MAX)
 
@@ -318,56 +351,57 @@ class Participant(Member):
             return 0
         if call != self.answered:
             self.answered = call
-            self.next_sign = time.monotonic() + self._sign_every_s()
+            self._has_signed()
         return int(response.responses[-1].response_range.count)
 
-    def _end(self, state: State, record: Record, *others: Any) -> bool:
+    def _end(self, state: State, outcome: Outcome, *others: Any) -> bool:
         """Writes how the round ended; False if it has ended already. Renews the lease of the
         state, so that the state stays until all have read it."""
         self.etcd.keep_alive(state.lease)
-        put = self._put(self.keys.state, state.after(record), state.lease)
+        put = self._put(self.keys.state, state.after(outcome), state.lease)
         return bool(self.etcd.transaction([self._same(state), *others], [put]).succeeded)
 
     # --- giving up ---
 
-    def _judge(self) -> Record | None:
+    def _end_of_wait(self) -> float:
+        """When the time is over, or the time in which a member that left may come again."""
+        return min([self.deadline, *(due for due, _ in self.gone.values())])
+
+    def _judge(self) -> Outcome | None:
         """Gives the round up when the time is over, or when a member left and did not come back."""
         now = time.monotonic()
-        due = any(now >= self._due(since) for since, _ in self.gone.values())
-        if now < self.next_judgement or not (due or now >= self.deadline):
+        if now < max(self._end_of_wait(), self.next_judgement):
             return None
         self.next_judgement = now + 2 * self._response_s()
         view = self._call_members()
         if view is None:
             return None
         self.gone = {name: lost for name, lost in self.gone.items() if name not in view.members}
-        late = now >= self.deadline
-        if not late and not any(now >= self._due(since) for since, _ in self.gone.values()):
+        if now < self._end_of_wait():
             return None
-        return self._give_up(view, late)
-
-    def _give_up(self, view: View, late: bool) -> Record | None:
-        assert view.state is not None
-        waited_s = time.monotonic() - self.began
-        record = broken(
-            TimedOut if late else Broken,
-            by=f"rank {self.name}" if self.name.isdigit() else self.name,
-            waited_s=waited_s,
-            world_size=self.keys.world_size,
+        response = self.etcd.transaction(
+            [], [self._get(**Keys.whole(self.keys.all), keys_only=True, limit=10_000)]
+        )
+        used = response.responses[0].response_range.kvs
+        outcome = given_up(
+            self.keys,
+            "timeout" if now >= self.deadline else "gone",
+            by=self.name,
+            waited_s=time.monotonic() - self.began,
             present=view.members,
             answered=view.answered,
             gone={name: who for name, (_, who) in self.gone.items()},
-            other_sizes=self._other_sizes(),
+            other_sizes=self.keys.other_sizes(kv.key for kv in used),
         )
         nobody_came = [self._compare(self.keys.call, mod_revision=view.call)]
         if time.monotonic() > self.deadline + GRACE_S:
             nobody_came = []
-        return record if self._end(view.state, record, *nobody_came) else None
+        return outcome if self._end(view.state, outcome, *nobody_came) else None
 
-    def _call_members(self) -> View | None:
+    def _call_members(self) -> _View | None:
         """The members, and those that answer; None if another writes a call or the round ended."""
         view = self._read()
-        if self._ended(view) is not None or view.state is None or view.call > self.answered:
+        if isinstance(view, Outcome) or view.call > self.answered:
             return None
         call = self._call(view.state, view.call)
         if not call or not self._answer(view.state, call):
@@ -375,7 +409,7 @@ class Participant(Member):
         end = time.monotonic() + self._response_s()
         while True:
             view = self._read(call)
-            if self._ended(view) is not None or view.call != call:
+            if isinstance(view, Outcome) or view.call != call:
                 return None
             if len(view.answered) >= len(view.members) or time.monotonic() >= end:
                 return view
@@ -384,8 +418,35 @@ class Participant(Member):
     def _response_s(self) -> float:
         return max(RESPONSE_S, self.keys.world_size / ANSWERS_A_SECOND)
 
-    def _other_sizes(self) -> list[int]:
-        response = self.etcd.transaction(
-            [], [self._get(**Keys.whole(self.keys.all), keys_only=True, limit=10_000)]
-        )
-        return self.keys.other_sizes(kv.key for kv in response.responses[0].response_range.kvs)
+    # --- requests ---
+
+    def _own_key(self) -> bytes:
+        return self.keys.members(self.round) + self.name.encode()
+
+    def _put_own(self) -> Any:
+        return self._put(self._own_key(), self.value, self.lease)
+
+    def _mine(self) -> Any:
+        return self._compare(self._own_key(), value=self.value)
+
+    def _same(self, state: State) -> Any:
+        return self._compare(self.keys.state, value=state.raw)
+
+    def _compare(self, key: bytes, **equal: Any) -> Any:
+        """That one property of the key is equal: value, mod_revision, create_revision."""
+        (what,) = equal
+        targets = {"value": "VALUE", "mod_revision": "MOD", "create_revision": "CREATE"}
+        compare = self.rpc.Compare
+        target = compare.CompareTarget.Value(targets[what])
+        return compare(result=compare.EQUAL, target=target, key=key, **equal)
+
+    def _put(self, key: bytes, value: bytes, lease: int) -> Any:
+        put = self.rpc.PutRequest(key=key, value=value, lease=lease)
+        return self.rpc.RequestOp(request_put=put)
+
+    def _get(self, **what: Any) -> Any:
+        return self.rpc.RequestOp(request_range=self.rpc.RangeRequest(**what))
+
+
+def _name_of(key: bytes) -> str:
+    return key.rpartition(b"/")[2].decode()

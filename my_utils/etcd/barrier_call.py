@@ -24,11 +24,9 @@ from typing import Any
 from ..common.arguments import check_int, check_path, check_seconds, check_str
 from ..common.ranks import check_rank, host_name, known_rank, world_size as known_world_size
 from .barrier import Terms
-from .client import Tls, Where, is_safe_here
-from .rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, Keys
+from .client import Where, is_safe_here
+from .rounds import Keys
 from .wait import wait, wait_elsewhere
-
-__all__ = ["EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout", "etcd_barrier"]
 
 LEASE_MAX_S = 24 * 3600  # etcd refuses about 285 years; a dead member must be noticed earlier
 
@@ -93,37 +91,10 @@ def etcd_barrier(
     that had loaded gRPC, which may hang there, a separate process waits for the child. TypeError
     and ValueError name the argument; ImportError says what to install.
     """
-    terms = _terms(prefix, world_size, rank, timeout_s, interval_s, lease_s, restart_s)
-    addresses, secure = _endpoints(endpoints, etcd_host, etcd_port)
-    tls = _tls(ca_cert=ca_cert, cert_cert=cert_cert, cert_key=cert_key)
-    for name, text in {"user": user, "password": password}.items():
-        if text is not None and not isinstance(text, str):
-            raise TypeError(f"{name} must be a str or None, not {type(text).__name__}")
-    if (user is None) != (password is None):
-        raise ValueError("user and password must be given both or not at all")
-    where = Where(tuple(addresses), tls if secure or tls != Tls() else None, user, password)
-    if is_safe_here():
-        wait(terms, where)
-    else:
-        wait_elsewhere(terms, where)
-    return True
-
-
-def _terms(
-    prefix: str,
-    world_size: int | None,
-    rank: int | None,
-    timeout_s: float | None,
-    interval_s: float,
-    lease_s: float,
-    restart_s: float,
-) -> Terms:
     if not check_str("prefix", prefix).strip("/"):
         raise ValueError(f"prefix must not be empty, it is {prefix!r}")
     size = known_world_size() if world_size is None else check_int("world_size", world_size, 1)
-    if rank is not None and check_rank("rank", rank) >= size:
-        raise ValueError(f"rank must be below world_size ({size}), not {rank}")
-    return Terms(
+    terms = Terms(
         keys=Keys(prefix.rstrip("/"), size),
         name=_member_name(rank, size),
         who=f"{host_name()}, pid {os.getpid()}",
@@ -134,32 +105,44 @@ def _terms(
         lease_s=check_seconds("lease_s", lease_s, 1, LEASE_MAX_S),
         restart_s=check_seconds("restart_s", restart_s, 0, math.inf),
     )
+    paths = {"ca_cert": ca_cert, "cert_cert": cert_cert, "cert_key": cert_key}
+    files = {
+        name: None if path is None else str(check_path(name, path, or_none=True))
+        for name, path in paths.items()
+    }
+    for name, text in {"user": user, "password": password}.items():
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"{name} must be a str or None, not {type(text).__name__}")
+    if (cert_cert is None) != (cert_key is None):
+        raise ValueError("cert_cert and cert_key must be given both or not at all")
+    if (user is None) != (password is None):
+        raise ValueError("user and password must be given both or not at all")
+    if endpoints is None:
+        addresses, secure = [_address("etcd_host", etcd_host, etcd_port)], False
+    else:
+        addresses, secure = _parsed(endpoints)
+    secure = secure or ca_cert is not None or cert_cert is not None
+    where = Where(tuple(addresses), secure, user=user, password=password, **files)
+    if is_safe_here():
+        wait(terms, where)
+    else:
+        wait_elsewhere(terms, where)
+    return True
 
 
 def _member_name(rank: int | None, world_size: int) -> str:
-    if rank is None:
-        rank = known_rank()
+    if rank is not None:
+        if check_rank("rank", rank) >= world_size:
+            raise ValueError(f"rank must be below world_size ({world_size}), not {rank}")
+        return str(rank)
+    rank = known_rank()
     if rank is None or rank >= world_size:
         return f"{host_name()}-{os.getpid()}-{secrets.token_hex(4)}"
     return str(rank)
 
 
-def _tls(**paths: str | os.PathLike[str] | None) -> Tls:
-    ca_cert, cert_cert, cert_key = [
-        None if path is None else str(check_path(name, path, or_none=True))
-        for name, path in paths.items()
-    ]
-    if (cert_cert is None) != (cert_key is None):
-        raise ValueError("cert_cert and cert_key must be given both or not at all")
-    return Tls(ca_cert, cert_cert, cert_key)
-
-
-def _endpoints(
-    endpoints: str | Sequence[str] | None, host: Any, port: Any
-) -> tuple[list[str], bool]:
+def _parsed(endpoints: str | Sequence[str]) -> tuple[list[str], bool]:
     """A list of "host:port", and whether any asks for TLS."""
-    if endpoints is None:
-        return [_address("etcd_host", host, port)], False
     listed = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
     if not listed:
         raise ValueError("endpoints must not be empty")

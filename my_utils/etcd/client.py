@@ -42,27 +42,25 @@ class Refused(Exception):
     """etcd refuses the request: credentials, permissions, or the server is not etcd."""
 
 
-class LeaseLost(Exception):
-    """The lease of a request has ended."""
-
-
-@dataclass(frozen=True)
-class Tls:
-    """Paths of PEM files: that of the authority that signed the server's certificate (None for the
-    system's), and those of this side's certificate and key (both or none)."""
-
-    ca_cert: str | None = None
-    cert_cert: str | None = None
-    cert_key: str | None = None
+class Lost(Exception):
+    """A lease has ended, or what was written is gone: begin anew."""
 
 
 @dataclass(frozen=True)
 class Where:
     """An etcd, and how to speak to it: "host:port" of each endpoint; user and password both or
-    none."""
+    none.
+
+    secure: whether to use TLS. ca_cert, cert_cert, cert_key: paths of PEM files, that of the
+    authority that signed the server's certificate (None for the system's), and those of this side's
+    certificate and key (both or none).
+    """
 
     endpoints: tuple[str, ...]
-    tls: Tls | None = None
+    secure: bool = False
+    ca_cert: str | None = None
+    cert_cert: str | None = None
+    cert_key: str | None = None
     user: str | None = None
     password: str | None = None
 
@@ -85,16 +83,6 @@ def is_safe_here() -> bool:
     return not _Fork.of_grpc
 
 
-def prefix_end(prefix: bytes) -> bytes:
-    """The end of the range of all keys that start with `prefix`.
-
-    >>> prefix_end(b"jobs/")
-    b'jobs0'
-    """
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1]) if kept else b"\0"
-
-
 class Connection:
     """A client of an etcd.
 
@@ -108,24 +96,22 @@ class Connection:
         # pyetcd needs grpcio and protobuf, which come with it in the extra.
         self.rpc: Any = require("pyetcd.etcdrpc", "etcd_barrier")
         self._grpc: Any = require("grpc", "etcd_barrier")
-        self._endpoints = where.endpoints
-        self._user = where.user
-        self._password = where.password
+        self._where = where
         self._call_s = call_s
         self.deadline = deadline
-        self._credentials = None if where.tls is None else self._channel_credentials(where.tls)
-        self._turn = secrets.randbelow(len(self._endpoints))  # clients spread over the cluster
+        self._credentials: Any = None
+        if where.secure:
+            self._credentials = self._grpc.ssl_channel_credentials(
+                _read(where.ca_cert), _read(where.cert_key), _read(where.cert_cert)
+            )
+        self._turn = secrets.randbelow(len(where.endpoints))  # clients spread over the cluster
         self._channel: Any = None
         self._token: str | None = None
-
-    def _channel_credentials(self, tls: Tls) -> Any:
-        parts = [_read(path) for path in (tls.ca_cert, tls.cert_key, tls.cert_cert)]
-        return self._grpc.ssl_channel_credentials(*parts)
 
     @property
     def endpoint(self) -> str:
         """The endpoint of the next call."""
-        return self._endpoints[self._turn % len(self._endpoints)]
+        return self._where.endpoints[self._turn % len(self._where.endpoints)]
 
     def close(self) -> None:
         channel, self._channel = self._channel, None
@@ -136,29 +122,23 @@ class Connection:
 
     def transaction(self, compare: list[Any], success: list[Any]) -> Any:
         """Does all of `success` if all of `compare` hold; the response says `succeeded`."""
-        return self._call(
-            lambda: self.rpc.KVStub(self._open()).Txn,
-            self.rpc.TxnRequest(compare=compare, success=success),
-        )
+        request = self.rpc.TxnRequest(compare=compare, success=success)
+        return self._call("KV", "Txn", request)
 
     def grant(self, ttl_s: int) -> tuple[int, int]:
         """A new lease: its number, and the seconds that etcd gives it."""
-        request = self.rpc.LeaseGrantRequest(TTL=ttl_s)
-        response = self._call(lambda: self.rpc.LeaseStub(self._open()).LeaseGrant, request)
+        response = self._call("Lease", "LeaseGrant", self.rpc.LeaseGrantRequest(TTL=ttl_s))
         return int(response.ID), int(response.TTL)
 
-    def keep_alive(self, lease: int) -> int:
-        """Starts the lease's time again; the seconds that it has, 0 when it has ended."""
+    def keep_alive(self, lease: int) -> None:
+        """Starts the lease's time again; raises Lost when it has ended."""
         request = self.rpc.LeaseKeepAliveRequest(ID=lease)
-        response = self._call(
-            lambda: self.rpc.LeaseStub(self._open()).LeaseKeepAlive, request, stream=True
-        )
-        return int(response.TTL)
+        if self._call("Lease", "LeaseKeepAlive", request, stream=True).TTL <= 0:
+            raise Lost(f"lease {lease} has ended")
 
     def revoke(self, lease: int) -> None:
         """Ends the lease, and deletes the keys under it."""
-        request = self.rpc.LeaseRevokeRequest(ID=lease)
-        self._call(lambda: self.rpc.LeaseStub(self._open()).LeaseRevoke, request)
+        self._call("Lease", "LeaseRevoke", self.rpc.LeaseRevokeRequest(ID=lease))
 
     def watch(self, ranges: list[Any], revision: int) -> Watch:
         """What happens in the ranges, `WatchCreateRequest`s, from `revision` on."""
@@ -188,7 +168,7 @@ class Connection:
         return self._channel
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        if self._user is None:
+        if self._where.user is None:
             return _NEEDS_LEADER
         if self._token is None:
             self._token = self._authenticate()
@@ -196,7 +176,7 @@ class Connection:
 
     def _authenticate(self) -> str:
         """A token for the user; empty where etcd does not ask for one."""
-        request = self.rpc.AuthenticateRequest(name=self._user, password=self._password)
+        request = self.rpc.AuthenticateRequest(name=self._where.user, password=self._where.password)
         stub = self.rpc.AuthStub(self._open())
         try:
             return str(stub.Authenticate(request, self._limit(), metadata=_NEEDS_LEADER).token)
@@ -208,23 +188,25 @@ class Connection:
     def _limit(self) -> float:
         return min(self._call_s, max(_LEAST_CALL_S, self.deadline - time.monotonic()))
 
-    def _call(self, method: Any, request: Any, stream: bool = False) -> Any:
+    def _call(self, service: str, method: str, request: Any, stream: bool = False) -> Any:
         try:
-            return self._call_once(method(), request, stream)
+            return self._call_once(service, method, request, stream)
         except self._grpc.RpcError as error:
             if not self._token or not self._token_has_ended(error):
                 raise self._translated(error) from error
         self._token = None
         try:
-            return self._call_once(method(), request, stream)
+            return self._call_once(service, method, request, stream)
         except self._grpc.RpcError as error:
             raise self._translated(error) from error
 
-    def _call_once(self, method: Any, request: Any, stream: bool) -> Any:
+    def _call_once(self, service: str, method: str, request: Any, stream: bool) -> Any:
         metadata = self._metadata()
+        stub = getattr(self.rpc, f"{service}Stub")(self._open())
+        call = getattr(stub, method)
         if not stream:
-            return method(request, self._limit(), metadata=metadata)
-        responses = method(iter([request]), self._limit(), metadata=metadata)
+            return call(request, self._limit(), metadata=metadata)
+        responses = call(iter([request]), self._limit(), metadata=metadata)
         try:
             for response in responses:
                 return response
@@ -243,7 +225,7 @@ class Connection:
         codes = self._grpc.StatusCode
         code, details = error.code(), str(error.details())
         if code is codes.NOT_FOUND and "lease" in details:
-            return LeaseLost(details)
+            return Lost(details)
         refusals = (
             codes.PERMISSION_DENIED,
             codes.UNAUTHENTICATED,

@@ -16,17 +16,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Literal
 
 import msgspec
 
 from ..common.checked_json import decoded
 from ..common.public import public
-from .client import prefix_end
 
 KEPT_S = 7 * 24 * 3600
 ROUNDS_KEPT = 8
-NAMED_MAX = 256  # members listed in the state
+NAMED_MAX = 256  # ranks listed in the state
 SHOWN_MAX = 20  # members listed in a message
 
 
@@ -67,6 +67,31 @@ class EtcdBarrierBroken(EtcdBarrierTimeout):
     """A member is gone, so the round cannot complete."""
 
 
+ERRORS = {"error": EtcdBarrierError, "timeout": EtcdBarrierTimeout, "gone": EtcdBarrierBroken}
+
+
+class Outcome(msgspec.Struct, omit_defaults=True):
+    """How a round ended, the same for all participants. text, ranks, missing_count: of the error,
+    if there is one; the ranks are its `missing`."""
+
+    result: Literal["open", "error", "timeout", "gone"]
+    text: str = ""
+    ranks: tuple[int, ...] = ()
+    missing_count: int = 0
+
+    @classmethod
+    def of(cls, error: EtcdBarrierError) -> Outcome:
+        (result,) = [name for name, kind in ERRORS.items() if kind is type(error)]
+        return cls(result, str(error), error.missing, error.missing_count)  # type: ignore[arg-type]
+
+    def raise_error(self, keys: Keys) -> None:
+        """Raises the error; does nothing if all have come."""
+        if self.result != "open":
+            raise ERRORS[self.result](
+                self.text, keys.prefix, keys.world_size, self.ranks, self.missing_count
+            )
+
+
 @dataclass(frozen=True)
 class Keys:
     """The keys of one barrier."""
@@ -102,8 +127,9 @@ class Keys:
 
     @staticmethod
     def whole(prefix: bytes) -> dict[str, bytes]:
-        """The range of all keys that start so, as arguments of a request."""
-        return {"key": prefix, "range_end": prefix_end(prefix)}
+        """The range of all keys that start so, as arguments of a request. prefix: ends with a
+        slash, behind which comes a 0."""
+        return {"key": prefix, "range_end": prefix[:-1] + b"0"}
 
     def other_sizes(self, keys: Iterable[bytes]) -> list[int]:
         """The numbers of ranks that others under the same prefix wait for."""
@@ -126,58 +152,24 @@ class Holder(msgspec.Struct):
         return decoded(value, cls)
 
 
-class Opened(msgspec.Struct, tag_field="result", tag="open"):
-    """The round ended because all came."""
-
-
-class _GivenUp(msgspec.Struct):
-    """The round ended without all.
-
-    by, waited_s: who gave it up, after how long. missing: the first NAMED_MAX ranks that did not
-    respond, as texts. silent, gone: who came and gives no sign of life, or has left. other_sizes:
-    the numbers of ranks that others under the same prefix wait for.
-    """
-
-    by: str
-    waited_s: float
-    missing: list[str]
-    missing_count: int
-    silent: dict[str, str]
-    gone: dict[str, str]
-    other_sizes: list[int]
-
-
-class TimedOut(_GivenUp, tag_field="result", tag="timeout"):
-    """The time was over."""
-
-
-class Broken(_GivenUp, tag_field="result", tag="gone"):
-    """A member has left."""
-
-
-Record = Opened | TimedOut | Broken
-
-
 class _Content(msgspec.Struct):
     """The value of the key `state`."""
 
     era: str
     round: int
-    past: dict[str, Record]
+    past: dict[str, Outcome]
 
 
 @dataclass(frozen=True)
 class State:
-    """What the key `state` holds: the round that gathers, and records of those before it.
+    """What the key `state` holds: the round that gathers, and the outcomes of those before it.
 
     When the key is deleted, the count of rounds begins anew. The era identifies the count.
     """
 
     raw: bytes
     lease: int
-    era: str
-    number: int
-    past: Mapping[str, Record]
+    content: _Content
 
     @staticmethod
     def first() -> bytes:
@@ -185,82 +177,63 @@ class State:
 
     @classmethod
     def of(cls, entry: Any) -> State:
-        content = decoded(entry.value, _Content)
-        return cls(entry.value, entry.lease, content.era, content.round, content.past)
+        return cls(entry.value, entry.lease, decoded(entry.value, _Content))
 
     @property
     def round(self) -> str:
-        return f"{self.era}.{self.number}"
+        return f"{self.content.era}.{self.content.round}"
 
-    def record(self, round: str) -> Record | None:
-        """How the round ended; None while it gathers, and if its record is not kept any more."""
+    def outcome(self, round: str) -> Outcome | None:
+        """None while the round gathers, and if its outcome is not kept any more."""
         era, _, number = round.partition(".")
-        return self.past.get(number) if era == self.era else None
+        return self.content.past.get(number) if era == self.content.era else None
 
-    def after(self, record: Record) -> bytes:
+    def after(self, outcome: Outcome) -> bytes:
         """The state once the round that gathers has ended so."""
-        past = {**self.past, str(self.number): record}
-        kept = dict(list(past.items())[-ROUNDS_KEPT:])
-        return msgspec.json.encode(_Content(self.era, self.number + 1, kept))
+        era, number = self.content.era, self.content.round
+        past = [*self.content.past.items(), (str(number), outcome)]
+        return msgspec.json.encode(_Content(era, number + 1, dict(past[-ROUNDS_KEPT:])))
 
 
-# --- how a round ends without all ---
-
-
-def broken(
-    kind: type[TimedOut | Broken],
+def given_up(
+    keys: Keys,
+    result: Literal["timeout", "gone"],
     *,
     by: str,
     waited_s: float,
-    world_size: int,
     present: Mapping[str, str],
     answered: Iterable[str],
     gone: Mapping[str, str],
-    other_sizes: list[int],
-) -> TimedOut | Broken:
-    """The record of a round that is given up.
+    other_sizes: Iterable[int],
+) -> Outcome:
+    """The outcome of a round that ends without all.
 
-    present: who the members are. answered: those that answered the last call. gone: those
-    whose lease ended meanwhile.
+    by, waited_s: who gave it up, after how long. present: who the members are. answered: those
+    that answered the last call. gone: those whose lease ended meanwhile.
     """
     alive = set(answered)
+    count = max(0, keys.world_size - len(alive))
+    missing: tuple[int, ...] = ()
+    if all(name.isdigit() for name in present):
+        ranks = (rank for rank in range(keys.world_size) if str(rank) not in alive)
+        missing = tuple(islice(ranks, NAMED_MAX))
+    text = f"etcd_barrier {keys.prefix!r}: {count} of {keys.world_size} missing"
+    if missing:
+        shown = ", ".join(map(str, missing[:SHOWN_MAX]))
+        more = f" and {count - SHOWN_MAX} more" if count > SHOWN_MAX else ""
+        text += f": rank{'s' if count > 1 else ''} {shown}{more}"
+    text += f" ({_shown(by)} waited {round(waited_s, 3):g} s)"
     silent = {name: who for name, who in present.items() if name not in alive}
-    ranked = all(name.isdigit() for name in present)
-    missing = [str(rank) for rank in range(world_size) if str(rank) not in alive]
-    return kind(
-        by=by,
-        waited_s=round(waited_s, 3),
-        missing=missing[:NAMED_MAX] if ranked else [],
-        missing_count=max(0, world_size - len(alive)),
-        silent=dict(list(silent.items())[:SHOWN_MAX]),
-        gone=dict(list(gone.items())[:SHOWN_MAX]),
-        other_sizes=other_sizes,
-    )
-
-
-def error_of(record: TimedOut | Broken, prefix: str, world_size: int) -> EtcdBarrierTimeout:
-    """What the participants of such a round raise."""
-    ranks = tuple(int(rank) for rank in record.missing)
-    count = record.missing_count
-    text = f"etcd_barrier {prefix!r}: {count} of {world_size} missing{_ranks(ranks, count)}"
-    text += f" ({record.by} waited {record.waited_s:g} s)"
-    for name, who in record.gone.items():
-        text += f"; {_shown(name)} ({who}) joined, and died or left"
-    for name, who in record.silent.items():
-        text += f"; {_shown(name)} ({who}) joined, but gives no sign of life"
-    if record.other_sizes:
-        sizes = ", ".join(map(str, record.other_sizes))
+    for names, what in (
+        (gone, "joined, and died or left"),
+        (silent, "joined, but gives no sign of life"),
+    ):
+        for name, who in islice(names.items(), SHOWN_MAX):
+            text += f"; {_shown(name)} ({who}) {what}"
+    sizes = ", ".join(map(str, other_sizes))
+    if sizes:
         text += f"; others under this prefix wait for a world_size of {sizes}"
-    kind = EtcdBarrierBroken if isinstance(record, Broken) else EtcdBarrierTimeout
-    return kind(text, prefix, world_size, ranks, count)
-
-
-def _ranks(ranks: tuple[int, ...], count: int) -> str:
-    if not ranks:
-        return ""
-    shown = ", ".join(map(str, ranks[:SHOWN_MAX]))
-    more = f" and {count - SHOWN_MAX} more" if count > SHOWN_MAX else ""
-    return f": rank{'s' if count > 1 else ''} {shown}{more}"
+    return Outcome(result, text, missing, count)
 
 
 def _shown(name: str) -> str:

@@ -2,7 +2,7 @@
 
 gRPC may hang in a forked child of a process that had loaded it. In such a child a new interpreter
 waits instead, and ends with the child. It reads the arguments as MessagePack from its standard
-input, so that no password appears in the list of processes. It writes the result to its standard
+input, so that no password appears in the list of processes. It writes the outcome to its standard
 output.
 """
 
@@ -17,62 +17,35 @@ import sys
 import msgspec
 
 from ..common.checked_json import Damaged, Foreign
-from .barrier import Participant, Terms
+from .barrier import OPEN, Participant, Terms
 from .client import Connection, Refused, Where
-from .rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout
+from .rounds import EtcdBarrierError, Outcome
 
-ERRORS = {kind.__name__: kind for kind in (EtcdBarrierError, EtcdBarrierTimeout, EtcdBarrierBroken)}
 LEAVES_S = 3.0  # how long an interrupted one may take to delete its key
 _PR_SET_PDEATHSIG = 1
-
-
-class _Order(msgspec.Struct):
-    """What the new interpreter waits for, and the process that it waits for."""
-
-    terms: Terms
-    where: Where
-    parent: int
-
-
-class _Outcome(msgspec.Struct):
-    """How its wait ended; `error` is the name of a class."""
-
-    error: str | None = None
-    text: str = ""
-    missing: tuple[int, ...] = ()
-    missing_count: int = 0
+_Order = tuple[Terms, Where, int]  # the last is the process that the new interpreter waits for
 
 
 def wait(terms: Terms, where: Where) -> None:
     """Returns when all have come; EtcdBarrierError and its kinds otherwise."""
     etcd = Connection(where, call_s=max(1.0, min(5.0, terms.lease_s / 2)))
-    prefix, world_size = terms.keys.prefix, terms.keys.world_size
     try:
         Participant(etcd, terms).run()
     except Refused as error:
-        raise EtcdBarrierError(
-            f"etcd_barrier {prefix!r}: etcd refuses: {error}", prefix, world_size
-        ) from error
+        raise _error(terms, f"etcd refuses: {error}") from error
     except (Damaged, Foreign) as error:
-        raise EtcdBarrierError(
-            f"etcd_barrier {prefix!r}: another program keeps something under this prefix: {error}",
-            prefix,
-            world_size,
+        raise _error(
+            terms, f"another program keeps something under this prefix: {error}"
         ) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise EtcdBarrierError(
-            f"etcd_barrier {prefix!r}: etcd, or what others keep there, returned an invalid value: "
-            f"{error!r:.300}",
-            prefix,
-            world_size,
-        ) from error
+        text = "etcd, or what others keep there, returned an invalid value"
+        raise _error(terms, f"{text}: {error!r:.300}") from error
     finally:
         etcd.close()
 
 
 def wait_elsewhere(terms: Terms, where: Where) -> None:
     """Runs `wait` in a new interpreter."""
-    order = msgspec.msgpack.encode(_Order(terms, where, os.getpid()))
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     helper = subprocess.Popen(
         [sys.executable, "-m", __name__],
@@ -81,22 +54,19 @@ def wait_elsewhere(terms: Terms, where: Where) -> None:
         env={**os.environ, "PYTHONPATH": paths},
     )
     try:
-        response, _ = helper.communicate(order)
+        response, _ = helper.communicate(msgspec.msgpack.encode((terms, where, os.getpid())))
     finally:
         _end(helper)
-    prefix, world_size = terms.keys.prefix, terms.keys.world_size
     if not response:
-        raise EtcdBarrierError(
-            f"etcd_barrier {prefix!r}: the process that waits for this one ended with status "
-            f"{helper.returncode}",
-            prefix,
-            world_size,
+        raise _error(
+            terms, f"the process that waits for this one ended with status {helper.returncode}"
         )
-    found = msgspec.msgpack.decode(response, type=_Outcome)
-    if found.error is not None:
-        raise ERRORS[found.error](
-            found.text, prefix, world_size, found.missing, found.missing_count
-        )
+    msgspec.msgpack.decode(response, type=Outcome).raise_error(terms.keys)
+
+
+def _error(terms: Terms, text: str) -> EtcdBarrierError:
+    prefix, world_size = terms.keys.prefix, terms.keys.world_size
+    return EtcdBarrierError(f"etcd_barrier {prefix!r}: {text}", prefix, world_size)
 
 
 def _end(helper: subprocess.Popen[bytes]) -> None:
@@ -112,21 +82,17 @@ def _end(helper: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Order)
+    terms, where, parent = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Order)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != order.parent:
+    if os.getppid() != parent:
         return
-    sys.stdout.buffer.write(msgspec.msgpack.encode(_outcome(order.terms, order.where)))
-    sys.stdout.buffer.flush()
-
-
-def _outcome(terms: Terms, where: Where) -> _Outcome:
+    outcome = OPEN
     try:
         wait(terms, where)
     except EtcdBarrierError as error:
-        kind = type(error).__name__
-        return _Outcome(kind, str(error), error.missing, error.missing_count)
-    return _Outcome()
+        outcome = Outcome.of(error)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(outcome))
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -213,9 +213,7 @@ class PrometheusExporter(StageExporter):
         self._begin()
 
     def _write(self, snapshot: Snapshot) -> None:
-        registry = self._prometheus.CollectorRegistry(auto_describe=False)
-        registry.register(_Collected(list(self._families(snapshot))))
-        text = self._prometheus.generate_latest(registry)
+        text = self._prometheus.generate_latest(_Collected(list(self._families(snapshot))))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(self.path) as file:
             file.write(text)

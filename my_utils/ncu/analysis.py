@@ -42,15 +42,16 @@ from ..common.lazy_modules import lazy_module
 from ..common.progress import Progress
 from ..common.terminal import table_lines
 from .ncu_csv import (
-    PERCENT,
+    NS_OF_UNIT,
+    PERCENT_OF_UNIT,
     PERCENTAGES,
+    TIME,
     Launch,
     NcuCsvError,
     NcuCsvWarning,
     Page,
     metric_of,
     read_page,
-    time_of,
 )
 
 if TYPE_CHECKING:
@@ -223,14 +224,16 @@ def _analyze(
     may_lack_kernels: bool = False,
 ) -> pandas.DataFrame:
     pages = [read_page(path, metrics, decimal) for path in paths]
-    _check_metrics(pages, metrics)
+    files = ", ".join(page.path for page in pages)
+    for name in metrics:
+        if not any(name in page.names for page in pages):
+            raise NcuCsvError(f"{files}: no metric {name!r} in the header or the rows")
     rows = [
         _row(launch, page, group_by, metrics)
         for page in pages
         for launch in page.launches
         if kernel is None or re.search(kernel, launch.kernel)
     ]
-    files = ", ".join(page.path for page in pages)
     if not rows and not may_lack_kernels:
         raise NcuCsvError(f"{files}: no kernel matches {kernel!r}")
     names = ["kernel", "ns", *PERCENTAGES, *metrics]
@@ -241,29 +244,18 @@ def _analyze(
     return table
 
 
-def _check_metrics(pages: Sequence[Page], metrics: Sequence[str]) -> None:
-    known = set().union(*(page.names for page in pages))
-    for name in metrics:
-        if name not in known:
-            files = ", ".join(page.path for page in pages)
-            raise NcuCsvError(f"{files}: no metric {name!r} in the header or the rows")
-
-
 def _row(launch: Launch, page: Page, group_by: str, metrics: Iterable[str]) -> list[Any]:
+    group = launch.kernel
+    if group_by == "function":
+        group = _function_name(group)
+    elif group_by == "launch":
+        group += f" {launch.grid}x{launch.block}"
     return [
-        _group(launch, group_by),
-        time_of(launch, page),
-        *(metric_of(launch, names, page, PERCENT) for names in PERCENTAGES.values()),
+        group,
+        metric_of(launch, TIME, page, NS_OF_UNIT),
+        *(metric_of(launch, names, page, PERCENT_OF_UNIT) for names in PERCENTAGES.values()),
         *(metric_of(launch, (name,), page) for name in metrics),
     ]
-
-
-def _group(launch: Launch, group_by: str) -> str:
-    if group_by == "function":
-        return _function_name(launch.kernel)
-    if group_by == "launch":
-        return f"{launch.kernel} {launch.grid}x{launch.block}"
-    return launch.kernel
 
 
 def _function_name(kernel: str) -> str:
@@ -292,8 +284,7 @@ def _by_kernel(pandas: Any, launches: pandas.DataFrame, means: Sequence[str]) ->
     table["mean_us"] = times.mean() / 1e3
     table["min_us"] = times.min() / 1e3
     table["max_us"] = times.max() / 1e3
-    for name in means:
-        table[name] = _weighted_means(launches, name).reindex(table.index)
+    table[list(means)] = _weighted_means(launches, list(means))
     table = table.reset_index()
     table = table.sort_values(
         ["time_ms", "count"], ascending=False, kind="stable", na_position="last"
@@ -301,14 +292,15 @@ def _by_kernel(pandas: Any, launches: pandas.DataFrame, means: Sequence[str]) ->
     return table.reset_index(drop=True)[["kernel", "count", *TIMES, *means]]
 
 
-def _weighted_means(launches: pandas.DataFrame, name: str) -> Any:
-    """Means of the column by kernel, weighted by time; plain ones where a kernel has no times."""
-    known = launches[launches[name].notna()]
-    plain = known.groupby("kernel", sort=False)[name].mean()
-    timed = known[known["ns"] > 0]
-    weights = timed["ns"].groupby(timed["kernel"], sort=False).sum()
-    sums = (timed[name] * timed["ns"]).groupby(timed["kernel"], sort=False).sum()
-    return (sums / weights).reindex(plain.index).fillna(plain)
+def _weighted_means(launches: pandas.DataFrame, names: list[str]) -> pandas.DataFrame:
+    """Means by kernel, weighted by time; plain ones where a kernel has no times."""
+    values, times = launches[names], launches["ns"].where(launches["ns"] > 0)
+    weights = values.notna().mul(times, axis=0)
+    kernels = launches["kernel"]
+    total = weights.groupby(kernels, sort=False).sum()
+    sums = (values * weights).groupby(kernels, sort=False).sum()
+    plain = values.groupby(kernels, sort=False).mean()
+    return (sums / total.where(total > 0)).fillna(plain)
 
 
 def _joined(a: pandas.DataFrame, b: pandas.DataFrame, names: Sequence[str]) -> pandas.DataFrame:

@@ -1,6 +1,6 @@
 """Reads the CSV that Nsight Compute prints: its rows, numbers and launches.
 
-Internal. `ncu --csv` prints one of two pages. The page `details` has a row for each launch and
+`ncu --csv` prints one of two pages. The page `details` has a row for each launch and
 metric, `raw` a row for each launch with a column for each metric and a second header of units.
 Around them stand the program's own output and lines such as `==PROF== Connected`. A file may hold
 several pages one after the other; rows of the same process, number and kernel are one launch, so
@@ -16,7 +16,7 @@ import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +31,13 @@ LAUNCH_FIELDS = frozenset((
 # A launch's number, quoted or not; a row of the units has an empty one.
 ROW_START = re.compile(r'\s*"?\d*"?\s*[,;\t]')
 NUMBER = re.compile(r"[+-]?(?:\d[\d.,\s'\u2019]*|[.,]\d+)(?:[eE][+-]?\d+)?\Z")
+# Groups have three digits, or two in the Indian way, but the last always three.
+WITH_MARK = {
+    mark: re.compile(
+        rf"[+-]?(\d{{1,3}}(\{group}\d{{2,3}})*\{group}\d{{3}}|\d*)(\{mark}\d*)?(e[+-]?\d+)?", re.I
+    )
+    for mark, group in (".,", ",.")
+}
 INSTANCES = re.compile(r"\s*\(.*\)\s*\Z", re.DOTALL)
 UNIT_SUFFIX = re.compile(r"(.*\S)\s*\[([^\]]*)\]\Z")
 NO_VALUES = frozenset({"", "n/a", "no data", "nan", "-nan", "inf", "-inf", "(null)", "none", "-"})
@@ -59,7 +66,7 @@ PERCENTAGES = {
     ),
 }  # fmt: skip
 BASIC_METRICS = frozenset(TIME).union(*PERCENTAGES.values())
-PERCENT = frozenset(("", "%"))
+PERCENT_OF_UNIT = {"": 1.0, "%": 1.0}
 NS_OF_UNIT = {
     "": 1.0, "ns": 1.0, "nsecond": 1.0, "nseconds": 1.0, "nanosecond": 1.0,
     "us": 1e3, "usecond": 1e3, "useconds": 1e3, "microsecond": 1e3, "\u00b5s": 1e3, "\u03bcs": 1e3,
@@ -178,7 +185,7 @@ class _PageReader:
         self.header_line = 0
         self._columns: list[str] = []
         self._delimiter = ","
-        self._metrics: list[tuple[int, str]] = []  # of the page raw: column, name
+        self._names: dict[int, str] = {}  # of the metrics of the page raw, by column
         self._units: dict[int, str] = {}
         self._units_may_follow = False
         self._launches: dict[tuple[str, ...], Launch] = {}
@@ -213,23 +220,17 @@ class _PageReader:
             return
         self.part += 1
         self._columns, self._delimiter = columns, delimiter
-        self._units, self._metrics = {}, []
+        self._names, self._units = {}, {}
         self._units_may_follow = "Metric Name" not in columns
-        if self._units_may_follow:
-            self._name_metrics()
-
-    def _name_metrics(self) -> None:
-        """On the page raw every column may be a metric; some exports put the unit behind it."""
-        for column, name in enumerate(self._columns):
-            with_unit = UNIT_SUFFIX.match(name)
-            if with_unit:
-                name = with_unit[1]
-                self._units[column] = with_unit[2]
-            if name in LAUNCH_FIELDS:
-                continue
-            self.page.names.add(name)
-            if name in self.wanted:
-                self._metrics.append((column, name))
+        if not self._units_may_follow:
+            return
+        # On the page raw every column may be a metric; some exports put the unit behind it.
+        for column, name in enumerate(columns):
+            if name not in LAUNCH_FIELDS:
+                with_unit = UNIT_SUFFIX.match(name)
+                self._names[column] = with_unit[1] if with_unit else name
+                self._units[column] = with_unit[2] if with_unit else ""
+        self.page.names.update(self._names.values())
 
     def _row(self, line: int, text: str) -> None:
         cells = self._fitted(_cells(text, self._delimiter))
@@ -261,31 +262,27 @@ class _PageReader:
         return cells
 
     def _take(self, line: int, row: dict[str, str], cells: list[str]) -> None:
-        if "Metric Name" not in row:
-            values = [(name, self._units.get(at, ""), cells[at]) for at, name in self._metrics]
-            columns = zip(self._columns, cells, strict=True)
-            numbers = [cell for name, cell in columns if name not in LAUNCH_FIELDS]
-        else:
-            values = self._metric_of_row(row)
-            numbers = [row.get("Metric Value", "")]
-        self._marks.update(map(_shown_mark, numbers))
-        launch = self._launch(line, row, values)
-        for name, unit, text in values:
+        values = self._values(row, cells)
+        self._marks.update(map(_shown_mark, {text for _, _, text in values}))
+        wanted = [value for value in values if value[0] in self.wanted]
+        launch = self._launch(line, row, wanted)
+        for name, unit, text in wanted:
             launch.add(name, unit, text, line)
 
-    def _metric_of_row(self, row: dict[str, str]) -> list[tuple[str, str, str]]:
-        """The metric of a row of details, if it is wanted; rules are texts for people.
+    def _values(self, row: dict[str, str], cells: list[str]) -> list[tuple[str, str, str]]:
+        """Name, unit and text of each metric in a row; rules are texts for people.
 
         The details of 2019 and 2020 have `SM [%]` in the column of names, and `%` in that of units.
         """
-        name, unit = row["Metric Name"], row.get("Metric Unit", "")
-        found = {name: unit}
+        if "Metric Name" not in row:
+            return [(name, self._units[at], cells[at]) for at, name in self._names.items()]
+        name, unit, text = (row.get(f"Metric {part}", "") for part in ("Name", "Unit", "Value"))
+        values = [(name, unit, text)]
         with_unit = UNIT_SUFFIX.match(name)
         if with_unit is not None and unit in ("", with_unit[2]):
-            found[with_unit[1]] = with_unit[2]
-        self.page.names.update(found)
-        text = row.get("Metric Value", "")
-        return [(each, found[each], text) for each in found if each in self.wanted]
+            values.append((with_unit[1], with_unit[2], text))
+        self.page.names.update(each for each, _, _ in values)
+        return values
 
     def _launch(self, line: int, row: dict[str, str], values: list[tuple[str, str, str]]) -> Launch:
         """A later part may add metrics to a launch; one that has them is the launch of a new run
@@ -297,17 +294,13 @@ class _PageReader:
         if not has_number and "Metric Name" not in row:
             identity = (*identity, str(line))  # each row is a launch
         launch = self._launches.get(identity)
-        if launch is None or (
+        is_another = launch is not None and (
             (launch.part != self.part or not has_number)
             and any(launch.has(name, unit) for name, unit, _ in values)
-        ):
-            launch = Launch(
-                row["Kernel Name"],
-                row.get("Grid Size", ""),
-                row.get("Block Size", ""),
-                line,
-                self.part,
-            )
+        )
+        if launch is None or is_another:
+            grid, block = row.get("Grid Size", ""), row.get("Block Size", "")
+            launch = Launch(row["Kernel Name"], grid, block, line, self.part)
             self._launches[identity] = launch
             self.page.launches.append(launch)
         return launch
@@ -398,56 +391,32 @@ def number(text: str, decimal: str) -> float | None:
     if not NUMBER.match(text):
         raise ValueError(f"{text!r} is not a number")
     plain = re.sub(r"[\s'\u2019]", "", text)
-    whole, _, fraction = plain.partition(decimal)
-    group = "," if decimal == "." else "."
-    digits = whole.lstrip("+-").lower().partition("e")[0]
-    if set(fraction) & {",", "."} or not _grouped(digits, group):
+    if not WITH_MARK[decimal].fullmatch(plain):
         raise ValueError(f"{text!r} is not a number with the decimal mark {decimal!r}")
-    return float(whole.replace(group, "") + ("." + fraction if fraction else ""))
-
-
-def _grouped(whole: str, group: str) -> bool:
-    """Groups have three digits, or two in the Indian way, but the last always three."""
-    first, *others = whole.split(group)
-    if not others:
-        return True
-    return (
-        1 <= len(first) <= 3
-        and len(others[-1]) == 3
-        and all(len(part) in (2, 3) for part in others[:-1])
-    )
+    group = "," if decimal == "." else "."
+    return float(plain.replace(group, "").replace(decimal, "."))
 
 
 def metric_of(
-    launch: Launch, names: Iterable[str], page: Page, units: frozenset[str] | None = None
+    launch: Launch, names: Iterable[str], page: Page, factors: Mapping[str, float] | None = None
 ) -> float | None:
-    """The first of `names` that the launch has, in one of `units`. Notes what is not a number."""
+    """The first of `names` that the launch has. Notes what is not a number.
+
+    factors: what a number in each of the units is multiplied by; None takes any unit, and the
+    number as it is.
+    """
     for name in names:
         for unit, text, line in launch.metrics.get(name, ()):
-            if units is None or unit in units:
-                value = _noted_number(page, line, name, text)
-                if value is not None:
-                    return value
-    return None
-
-
-def time_of(launch: Launch, page: Page) -> float | None:
-    """The duration of the launch in ns."""
-    for name in TIME:
-        for unit, text, line in launch.metrics.get(name, ()):
-            factor = NS_OF_UNIT.get(unit.lower())
+            factor = 1.0 if factors is None else factors.get(unit.lower())
             if factor is None:
-                page.note(f"unit of {name}", line, f"{name} in the unknown unit {unit!r}")
+                if factors is NS_OF_UNIT:  # others have more than one meaning, each with its unit
+                    page.note(f"unit of {name}", line, f"{name} in the unknown unit {unit!r}")
                 continue
-            value = _noted_number(page, line, name, text)
+            try:
+                value = number(text, page.decimal)
+            except ValueError as error:
+                page.note(name, line, f"{name}: {error}")
+                continue
             if value is not None:
                 return value * factor
     return None
-
-
-def _noted_number(page: Page, line: int, name: str, text: str) -> float | None:
-    try:
-        return number(text, page.decimal)
-    except ValueError as error:
-        page.note(name, line, f"{name}: {error}")
-        return None

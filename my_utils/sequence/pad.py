@@ -178,7 +178,10 @@ def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:
     if dtype.is_floating_point or dtype.is_complex:
         _check_float(dtype, value)
         return
-    least, most = (0, 1) if dtype == torch.bool else _range(dtype)
+    least, most = 0, 1
+    if dtype != torch.bool:
+        limits = torch.iinfo(dtype)
+        least, most = limits.min, limits.max
     if not (math.isfinite(value.real) and value == int(value.real) and least <= value.real <= most):
         raise ValueError(
             f"padding_value must be an integer from {least} to {most} for {dtype}, not {value}"
@@ -196,10 +199,3 @@ def _check_float(dtype: torch.dtype, value: float | complex | bool) -> None:
     elif size > torch.finfo(dtype).max:
         most = torch.finfo(dtype).max
         raise ValueError(f"padding_value must be from {-most} to {most} for {dtype}, not {value}")
-
-
-def _range(dtype: torch.dtype) -> tuple[int, int]:
-    import torch
-
-    limits = torch.iinfo(dtype)
-    return limits.min, limits.max

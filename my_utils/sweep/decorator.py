@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
 from ..common.arguments import check_int
 from ..common.extras import require
 from ..common.public import public
 from ..common.warnings import warn_once
-from . import measure as sweep
-from .measure import Device
+from .measure import DEVICES, Device, measure
 from .results import Shape, SweepPoint, SweepResult, shape_text
 
 StrPath = str | os.PathLike[str]
@@ -90,15 +91,20 @@ def parametrize_shapes(
     and matplotlib (`pip install pandas matplotlib`): ImportError, before the first point where
     `output_png` is given.
     """
-    names = _names(shapes, batch_sizes)
+    if callable(shapes):
+        raise TypeError("parametrize_shapes needs shapes or batch sizes: @parametrize_shapes([…])")
+    given = (("shape", shapes), ("batch_size", batch_sizes))
+    names = tuple(name for name, values in given if values is not None)
+    if not names:
+        raise ValueError("shapes and batch_sizes are both None; at least one is wanted")
+    checked_shapes = _checked("shapes", shapes, "integers and tuples of integers", _checked_shape)
+    checked_sizes = _checked("batch_sizes", batch_sizes, "integers", _checked_size)
     settings = _Settings(
-        points=sweep.combinations(
-            sweep.checked_shapes(shapes), sweep.checked_batch_sizes(batch_sizes)
-        ),
         names=names,
+        points=list(itertools.product(checked_shapes, checked_sizes)),
         warmup=check_int("warmup", warmup, 0),
         repeats=check_int("repeats", repeats, 1),
-        device=_one_of("device", device, sweep.DEVICES),
+        device=_one_of("device", device, DEVICES),
         on_error=_one_of("on_error", on_error, ("raise", "mark")),
         output_csv=output_csv,
         output_png=output_png,
@@ -106,42 +112,29 @@ def parametrize_shapes(
     )
 
     def decorate(function: Callable[..., Any]) -> SweptFunction:
-        sweep.check_function(function, names)
+        _check_function(function, names)
         return _decorated(function, settings)
 
     return decorate
 
 
-def _names(shapes: Any, batch_sizes: Any) -> tuple[str, ...]:
-    if callable(shapes):
-        raise TypeError("parametrize_shapes needs shapes or batch sizes: @parametrize_shapes([…])")
-    given = (("shape", shapes), ("batch_size", batch_sizes))
-    names = tuple(name for name, values in given if values is not None)
-    if not names:
-        raise ValueError("shapes and batch_sizes are both None; at least one is wanted")
-    return names
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: allowed are {', '.join(allowed)}")
-    return value
-
-
+@dataclass(frozen=True)
 class _Settings:
-    """What the decorator was given, checked."""
+    """What the decorator was given, checked.
 
-    def __init__(self, **values: Any) -> None:
-        self.points: list[tuple[Shape | None, int | None]]
-        self.names: tuple[str, ...]
-        self.warmup: int
-        self.repeats: int
-        self.device: Device
-        self.on_error: str
-        self.output_csv: StrPath | None
-        self.output_png: StrPath | None
-        self.verbose: bool
-        vars(self).update(values)
+    names: of the arguments that say which point is meant. points: the values of "shape" and
+    "batch_size".
+    """
+
+    names: tuple[str, ...]
+    points: list[tuple[Shape | None, int | None]]
+    warmup: int
+    repeats: int
+    device: Device
+    on_error: str
+    output_csv: StrPath | None
+    output_png: StrPath | None
+    verbose: bool
 
     def keywords(self, shape: Shape | None, batch_size: int | None) -> dict[str, Any]:
         both = {"shape": shape, "batch_size": batch_size}
@@ -150,19 +143,30 @@ class _Settings:
 
 def _decorated(function: Callable[..., Any], settings: _Settings) -> SweptFunction:
     is_test = "pytest" in sys.modules and function.__name__.startswith("test")
-
     signature = inspect.signature(function)
+
+    def sweep(*args: Any, **kwargs: Any) -> SweepResult:
+        _require_what_plots(settings)
+        swept.results = result = SweepResult(function.__qualname__)
+        for at in settings.points:
+            call = functools.partial(function, *args, **{**kwargs, **settings.keywords(*at)})
+            error = _add_point(result, SweepPoint(*at, others=_others(kwargs)), call, settings)
+            is_oom = result.points[-1].status == "oom"
+            if error is not None and not is_oom and settings.on_error == "raise":
+                raise error
+        _write(result.plot, settings.output_png)
+        if settings.verbose:
+            print(result)
+        return result
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not _has_a_point(signature, settings.names, args, kwargs):
-            return _swept(swept, function, settings, args, kwargs)
+            return sweep(*args, **kwargs)
+        call = functools.partial(function, *args, **kwargs)
         if is_test and os.environ.get("PYTEST_CURRENT_TEST"):
-            return _tested(swept, function, settings, args, kwargs)
-        return function(*args, **kwargs)
-
-    def sweep(*args: Any, **kwargs: Any) -> SweepResult:
-        return _swept(swept, function, settings, args, kwargs)
+            return _test(swept.results, call, settings)
+        return call()
 
     swept = cast(SweptFunction, wrapper)
     swept.results = SweepResult(function.__qualname__)
@@ -184,10 +188,9 @@ def _has_a_point(
 
 
 def _marked(swept: SweptFunction, settings: _Settings) -> SweptFunction:
-    pytest = sys.modules["pytest"]
     one = len(settings.names) == 1
     values = [tuple(settings.keywords(*point).values()) for point in settings.points]
-    mark = pytest.mark.parametrize(
+    mark = sys.modules["pytest"].mark.parametrize(
         ",".join(settings.names),
         [value[0] for value in values] if one else values,
         ids=[_label(*point) for point in settings.points],
@@ -200,41 +203,13 @@ def _label(shape: Shape | None, batch_size: int | None) -> str:
     return "-".join(filter(None, parts))
 
 
-def _swept(
-    swept: SweptFunction,
-    function: Callable[..., Any],
-    settings: _Settings,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> SweepResult:
-    _check_plot(settings)
-    swept.results = result = SweepResult(function.__qualname__)
-    for at in settings.points:
-        keywords = {**kwargs, **settings.keywords(*at)}
-        point = SweepPoint(*at, others=_others(kwargs))
-        error = _run(point, functools.partial(function, *args, **keywords), settings)
-        result.points.append(point)
-        _write(result.to_csv, settings.output_csv)
-        if point.status == "error" and error is not None and settings.on_error == "raise":
-            raise error
-    _write(result.plot, settings.output_png)
-    if settings.verbose:
-        print(result)
-    return result
-
-
-def _tested(
-    swept: SweptFunction, function: Callable[..., Any], settings: _Settings, args: Any, kwargs: Any
-) -> None:
+def _test(result: SweepResult, call: functools.partial[Any], settings: _Settings) -> None:
     """One test: its point joins the results. Returns None, which is what pytest wants."""
-    _check_plot(settings)
-    at = (kwargs.get("shape"), kwargs.get("batch_size"))
-    others = {name: value for name, value in kwargs.items() if name not in settings.names}
+    _require_what_plots(settings)
+    at = (call.keywords.get("shape"), call.keywords.get("batch_size"))
+    others = {name: value for name, value in call.keywords.items() if name not in settings.names}
     point = SweepPoint(*at, others=_others(others))
-    error = _run(point, functools.partial(function, *args, **kwargs), settings)
-    result = swept.results
-    result.points.append(point)
-    _write(result.to_csv, settings.output_csv)
+    error = _add_point(result, point, call, settings)
     if len(result) >= len(settings.points):
         _write(result.plot, settings.output_png)
     if point.status == "oom":
@@ -243,11 +218,17 @@ def _tested(
         raise error
 
 
-def _run(point: SweepPoint, call: Callable[[], Any], settings: _Settings) -> BaseException | None:
-    return sweep.measure(point, call, settings.warmup, settings.repeats, settings.device)
+def _add_point(
+    result: SweepResult, point: SweepPoint, call: Callable[[], Any], settings: _Settings
+) -> BaseException | None:
+    """Measures the point and adds it. Returns the exception that ended it."""
+    error = measure(point, call, settings.warmup, settings.repeats, settings.device)
+    result.points.append(point)
+    _write(result.to_csv, settings.output_csv)
+    return error
 
 
-def _check_plot(settings: _Settings) -> None:
+def _require_what_plots(settings: _Settings) -> None:
     if settings.output_png is not None:
         require("matplotlib", "the plot of a sweep")
 
@@ -271,3 +252,53 @@ def _others(kwargs: dict[str, Any]) -> str:
         if isinstance(value, (str, int, float, bool)) or type(value).__name__ in ("dtype", "device")
     }
     return " ".join(f"{name}={text}" for name, text in shown.items() if len(text) <= OTHERS_MAX)
+
+
+# --- arguments ---
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: allowed are {', '.join(allowed)}")
+    return value
+
+
+def _checked(name: str, values: Any, of: str, check: Callable[[Any], Any]) -> list[Any]:
+    if values is None:
+        return [None]
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{name}={values!r}: pass a list of {of}")
+    found = [check(value) for value in values]
+    if not found:
+        raise ValueError(f"{name} is empty; at least one is wanted, or None to leave it out")
+    return found
+
+
+def _checked_size(size: Any) -> int:
+    return check_int("each of batch_sizes", size, 1)
+
+
+def _checked_shape(shape: Any) -> Shape:
+    if isinstance(shape, int) and not isinstance(shape, bool):
+        if shape < 0:
+            raise ValueError(f"shapes: {shape} is negative")
+        return shape
+    if isinstance(shape, (tuple, list)):
+        return tuple(_checked_shape(part) for part in shape)
+    raise TypeError(f"shapes: {shape!r} is neither an integer nor a tuple of integers")
+
+
+def _check_function(function: Any, names: tuple[str, ...]) -> None:
+    """Raises TypeError unless `function` can be called with `names` as keywords, and timed."""
+    if not inspect.isfunction(function):
+        raise TypeError(f"parametrize_shapes decorates functions, not {function!r}")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{function.__qualname__} is asynchronous; its call does no work to time")
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"{function.__qualname__} is a generator; its call does no work to time")
+    parameters = inspect.signature(function).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for name in names:
+        found = parameters.get(name)
+        if not takes_all and (found is None or found.kind is found.POSITIONAL_ONLY):
+            raise TypeError(f"{function.__qualname__} takes no argument {name!r}")

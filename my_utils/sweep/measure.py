@@ -6,18 +6,15 @@ Internal. torch is used only if the process has imported it already.
 from __future__ import annotations
 
 import gc
-import inspect
-import itertools
 import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Literal
 
-from ..common.arguments import check_int
 from ..memory.out_of_memory import is_out_of_memory
-from .results import Shape, SweepPoint
+from .results import SweepPoint
 
 Device = Literal["auto", "cpu", "cuda"]
 DEVICES = ("auto", "cpu", "cuda")
@@ -33,22 +30,22 @@ def measure(
     try:
         _measure(point, call, warmup, repeats, device)
     except Exception as error:
+        lines = str(error).strip().splitlines()
+        point.error = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         point.status = "oom" if is_out_of_memory(error) else "error"
-        point.error = _first_line(error)
         if point.status == "error":
             return error
         # The frames hold the tensors that did not fit, and what they were made of.
         traceback.clear_frames(error.__traceback__)
-        failure: BaseException | None = error.with_traceback(None)
+        failure = error.with_traceback(None)
     else:
         return None
-    _give_memory_back()
+    # What the failed point still holds would fail the next ones, too.
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
     return failure
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _measure(
@@ -113,71 +110,3 @@ def _fill_in(point: SweepPoint, times: list[float], clock: str) -> None:
     point.p25_ms = point.p75_ms = point.median_ms
     if len(times) > 1:
         point.p25_ms, _, point.p75_ms = statistics.quantiles(times, n=4, method="inclusive")
-
-
-def _give_memory_back() -> None:
-    """What the failed point still holds would fail the next ones, too."""
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-
-
-# --- arguments ---
-
-
-def checked_shapes(shapes: Iterable[Any] | None) -> list[Shape] | None:
-    if shapes is None:
-        return None
-    if isinstance(shapes, (str, bytes)) or not isinstance(shapes, Iterable):
-        raise TypeError(f"shapes={shapes!r}: pass a list of integers and tuples of integers")
-    found = [_checked_shape(shape) for shape in shapes]
-    if not found:
-        raise ValueError("shapes is empty; at least one is wanted, or None for no shapes")
-    return found
-
-
-def _checked_shape(shape: Any) -> Shape:
-    if isinstance(shape, int) and not isinstance(shape, bool):
-        if shape < 0:
-            raise ValueError(f"shapes: {shape} is negative")
-        return shape
-    if isinstance(shape, (tuple, list)):
-        return tuple(_checked_shape(part) for part in shape)
-    raise TypeError(f"shapes: {shape!r} is neither an integer nor a tuple of integers")
-
-
-def checked_batch_sizes(batch_sizes: Iterable[Any] | None) -> list[int] | None:
-    if batch_sizes is None:
-        return None
-    if isinstance(batch_sizes, (str, bytes)) or not isinstance(batch_sizes, Iterable):
-        raise TypeError(f"batch_sizes={batch_sizes!r}: pass a list of integers")
-    found = list(batch_sizes)
-    if not found:
-        raise ValueError("batch_sizes is empty; at least one is wanted, or None for no batches")
-    for size in found:
-        check_int("each of batch_sizes", size, 1)
-    return found
-
-
-def check_function(function: Any, names: tuple[str, ...]) -> None:
-    """Raises TypeError unless `function` can be called with `names` as keywords, and timed."""
-    if not inspect.isfunction(function):
-        raise TypeError(f"parametrize_shapes decorates functions, not {function!r}")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{function.__qualname__} is asynchronous; its call does no work to time")
-    if inspect.isgeneratorfunction(function):
-        raise TypeError(f"{function.__qualname__} is a generator; its call does no work to time")
-    parameters = inspect.signature(function).parameters
-    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    for name in names:
-        found = parameters.get(name)
-        if not takes_all and (found is None or found.kind is found.POSITIONAL_ONLY):
-            raise TypeError(f"{function.__qualname__} takes no argument {name!r}")
-
-
-def combinations(
-    shapes: list[Shape] | None, batch_sizes: list[int] | None
-) -> list[tuple[Shape | None, int | None]]:
-    """Every shape with every batch size, a shape at a time."""
-    return list(itertools.product(shapes or [None], batch_sizes or [None]))  # type: ignore[list-item]

@@ -1,4 +1,4 @@
-"""The results of a sweep over shapes, as text, DataFrame, CSV and plot. Internal."""
+"""The results of a sweep over shapes, as text, DataFrame, CSV and plot."""
 
 from __future__ import annotations
 
@@ -104,10 +104,8 @@ class SweepResult:
 
     def to_text(self) -> str:
         """A table for people; empty columns are left out."""
-        rows = [_cells(point) for point in self.points]
-        shown = [name for name in _HEADINGS if any(row[name] for row in rows)]
-        lines = [[row[name] for name in shown] for row in rows]
-        return _tables.text_table([_HEADINGS[name] for name in shown], lines, left=1)
+        headings, lines = self._table()
+        return _tables.text_table(headings, lines, left=1)
 
     def __str__(self) -> str:
         return self.to_text()
@@ -119,10 +117,12 @@ class SweepResult:
 
     def _repr_html_(self) -> str:
         """For notebooks."""
+        return html_table(*self._table())
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
         rows = [_cells(point) for point in self.points]
         shown = [name for name in _HEADINGS if any(row[name] for row in rows)]
-        lines = [[row[name] for name in shown] for row in rows]
-        return html_table([_HEADINGS[name] for name in shown], lines)
+        return [_HEADINGS[name] for name in shown], [[row[name] for name in shown] for row in rows]
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes a row a point; the file is complete or not there. Missing values are empty."""

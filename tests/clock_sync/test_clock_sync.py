@@ -27,6 +27,7 @@ from my_utils.clock_sync.server import ClockServer
 from my_utils.clockSyncUtils import ClockSynchronizer, SocketClockSynchronizer
 from my_utils.common.warnings import forget
 
+from ..conftest import RunPython
 from ..support.delay_relay import DelayRelay
 from ..support.ranks import ROOT, free_port
 
@@ -240,7 +241,7 @@ def test_a_client_that_sends_without_being_asked(caplog: pytest.LogCaptureFixtur
         for one in takers:
             one.close()
     assert server.refused == 1
-    assert "it sends an unexpected message" in caplog.text
+    assert "it wants more than 4096 exchanges" in caplog.text
 
 
 def test_a_client_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,6 +471,25 @@ def test_a_flood_of_silent_clients_holds_up_nobody(greet: int, many_files: None)
     for client in flood:
         client.close()
     assert waited < 50, waited  # of 60 that each of the silent may take
+
+
+FORKS = """
+import os, sys
+from my_utils.clock_sync.client import measure
+from my_utils.clock_sync.server import ClockServer
+with ClockServer() as server:
+    child = os.fork()
+    if child == 0:
+        sys.exit()
+    os.waitpid(child, 0)
+    measure(server.address)
+print(server.served)
+"""
+
+
+def test_a_forked_child_does_not_close_the_server(run_python: RunPython) -> None:
+    done = run_python("-c", FORKS)
+    assert done.stdout == "1\n", done.stderr
 
 
 def test_a_server_that_is_silent() -> None:

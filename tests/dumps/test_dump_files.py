@@ -155,7 +155,7 @@ def test_wrong_arguments() -> None:
         DumpConfig(enable=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"image_format must be one of png, .*, not 'gif'"):
         DumpConfig(image_format="gif")
-    with pytest.raises(ValueError, match="root_dir must be the path of a folder, not ''"):
+    with pytest.raises(ValueError, match="root_dir must be a path that is not empty"):
         DumpConfig(root_dir="")
     with pytest.raises(TypeError, match="max_items must be an int or None, not '3'"):
         DumpConfig(max_items="3")  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ import safetensors
 import torch
 
 from my_utils import _core
+from my_utils.dumps.blobs import Blobs
 from my_utils.dumps.form import STORED
-from my_utils.dumps.safetensors_file import Contents, head_of
 
 pytestmark = pytest.mark.c_code
 
@@ -24,12 +24,12 @@ ODD_NAMES = ["ö", 'a"b\\c', "line\nend\x01\x7f", "\u2028", "a/b", "a.b", "aa", 
 
 
 def written(tensors: dict[str, tuple[str, torch.Tensor]], path: Path, about: dict[str, str]) -> int:
-    contents = Contents()
+    blobs = Blobs(copy=False)
     for name, (dtype, tensor) in tensors.items():
-        head = head_of(dtype, tuple(tensor.shape))
-        contents.add(name, head, tensor.data_ptr(), tensor.numel() * tensor.element_size())
+        size = tensor.numel() * tensor.element_size()
+        blobs.add(name, dtype, tuple(tensor.shape), tensor.data_ptr(), size, tensor)
     with path.open("wb") as file:
-        return len(contents.write(file, about))
+        return int(blobs.write(file, about)["header_bytes"])
 
 
 def expected(tensors: dict[str, tuple[str, torch.Tensor]], about: dict[str, str]) -> bytes:
