@@ -145,7 +145,7 @@ class TorchProfilerBackend(CaptureBackend):
         """Opens the profiler."""
         owner = f"TorchProfilerBackend, window {window_id!r}"
         close = functools.partial(self.stop_window, window_id)
-        profile = TorchProfile(owner, at_exit=close, cut_short=close, **self.options)
+        profile = TorchProfile(owner, close=close, **self.options)
         taken_by = holder()
         if profile.start():
             self._running, self.not_recording = profile, None
