@@ -395,7 +395,7 @@ def dump_or_say(
         warn_once("op_dump", said)
         return [], said
     return files, (
-        f"inputs and outputs are in {files[0]} and {files[2]}; python {files[-1]} runs it again"
+        f"inputs and outputs are in {files[0]} and {files[1]}; python {files[-1]} runs it again"
     )
 
 
