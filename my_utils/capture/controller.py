@@ -43,36 +43,21 @@ from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from ..common.wrapping import Scope, decorate
 from .backends import CaptureBackend, make_backend
-from .hooks import (
+from .nvtx_range import begin_range
+from .reports import (
+    Attachment,
     Reported,
-    capture_hook,
-    default_controller,
+    forward_name,
     marked_names,
     meta_of,
-    set_default_controller,
-    set_position,
+    report_passes,
 )
-from .modules import Attachment, attach, forward_name, report_passes
-from .nvtx_range import begin_range
 from .spec import CaptureSpec, StopPolicy
 
 if TYPE_CHECKING:
     import torch
 else:
     torch = lazy_module("torch")
-
-__all__ = [
-    "CaptureController",
-    "CaptureSpec",
-    "CaptureState",
-    "HookEvent",
-    "StopPolicy",
-    "attach",
-    "capture_hook",
-    "default_controller",
-    "set_default_controller",
-    "set_position",
-]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _package_logger = logging.getLogger("my_utils")
