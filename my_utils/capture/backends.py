@@ -90,6 +90,24 @@ class CaptureBackend:
         return short_repr(self)
 
 
+def start_backend(backend: Any, window_id: str) -> None:
+    """Starts a backend, which may be an object of the user's with `start` and `stop` alone."""
+    start = getattr(backend, "start_window", None)
+    if start is None:
+        backend.start()
+    else:
+        start(window_id)
+
+
+def stop_backend(backend: Any, window_id: str) -> None:
+    """Stops it."""
+    stop = getattr(backend, "stop_window", None)
+    if stop is None:
+        backend.stop()
+    else:
+        stop(window_id)
+
+
 @public("my_utils.profiling.backends")
 class NoOpBackend(CaptureBackend):
     """Captures nothing: for ranks that have windows armed and no profiler."""

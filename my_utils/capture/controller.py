@@ -42,7 +42,7 @@ from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from ..common.wrapping import Scope, decorate
-from .backends import CaptureBackend, make_backend
+from .backends import CaptureBackend, make_backend, start_backend, stop_backend
 from .nvtx_range import begin_range
 from .reports import (
     Attachment,
@@ -244,11 +244,7 @@ class CaptureController(_core.CaptureWindows):
         spec = self._specs.get(window_id)
         try:
             backend = self._backend_of(spec)
-            start = getattr(backend, "start_window", None)
-            if start is None:
-                backend.start()
-            else:
-                start(window_id)
+            start_backend(backend, window_id)
         except Exception as error:
             self.logger.exception("capture window %s: the backend could not be started", window_id)
             self._details[window_id] = f"{type(error).__name__}: {error}"
@@ -271,12 +267,7 @@ class CaptureController(_core.CaptureWindows):
         if end_range is not None:
             end_range()
         try:
-            backend = self._backend_of(self._specs.get(window_id))
-            stop = getattr(backend, "stop_window", None)
-            if stop is None:
-                backend.stop()
-            else:
-                stop(window_id)
+            stop_backend(self._backend_of(self._specs.get(window_id)), window_id)
         except Exception as error:
             self.logger.exception("capture window %s: the backend could not be stopped", window_id)
             self._details[window_id] = f"{type(error).__name__}: {error}"
