@@ -65,6 +65,17 @@ def skip_dynamo(function: Any) -> None:
         return  # a version of torch without it: its compiler may trace the function, too
 
 
+class OpModeError(RuntimeError):
+    """Ends a block. files: what was dumped, if anything was."""
+
+    def __init__(self, text: str, files: list[Any]) -> None:
+        super().__init__(text)
+        self.files = files
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.files)
+
+
 class OpMode(TorchDispatchMode):
     """The base of the tools; `_watch` is theirs.
 
@@ -77,7 +88,7 @@ class OpMode(TorchDispatchMode):
 
     supports_higher_order_operators = True  # else torch raises for each of them
     test_name: ClassVar[str] = ""
-    _stop_error: ClassVar[type[Exception]]  # takes a text and the files of a dump
+    _stop_error: ClassVar[type[OpModeError]]
 
     def __init__(
         self,

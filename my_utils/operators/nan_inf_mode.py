@@ -12,7 +12,7 @@ from .arrivals import Arrivals
 from .compare_mode import choose_targets
 from .finite import Counts, is_clean, is_finding
 from .inputs import copied, distinct_tensors, tensors_in
-from .mode import RULE, OpMode, dump_or_say
+from .mode import RULE, OpMode, OpModeError, dump_or_say
 from .module_path import where
 from .nan_inf_later import Call, LaterCounts
 from .policy import Action, OpPlan, OpPolicy
@@ -26,16 +26,9 @@ Role = Literal["producer", "propagator"]
 
 
 @public("my_utils.compare_tool")
-class NanInfError(RuntimeError):
+class NanInfError(OpModeError):
     """An operator gave a NaN or Inf, and `dump_error_data` asks to stop; `files`: the dump. Or
     nothing at all could be searched in a block; then there are no files."""
-
-    def __init__(self, text: str, files: list[Any]) -> None:
-        super().__init__(text)
-        self.files = files
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.files)
 
 
 @public("my_utils.compare_tool")
@@ -92,7 +85,7 @@ class NanInfTracker(OpMode):
     """
 
     test_name: ClassVar[str] = "NanInfTracker"
-    _stop_error: ClassVar[type[Exception]] = NanInfError
+    _stop_error: ClassVar[type[OpModeError]] = NanInfError
 
     def __init__(
         self,
