@@ -11,7 +11,7 @@ import torch
 from ..common.arguments import check_int, check_tolerance
 from ..common.public import public
 from ..common.warnings import warn_once
-from .check import OpCheck, Rules, coarsest
+from .check import OpCheck, Rules, check_view, coarsest
 from .finite import Counts, is_clean, is_finding
 from .inputs import distinct_tensors
 from .mode import RULE, OpMode, OpModeError, alone, dump_or_say
@@ -22,7 +22,6 @@ from .reference import NotComparable, OpCopy, Reference
 from .reproduce import comparison_again
 from .summary import OpSummary
 from .sums import Slack, is_sum
-from .views import check_view
 
 _STARTS = " starts to run ..."
 _SUCCEEDS = " succeeds to pass CompareWithCPU test"
