@@ -235,23 +235,20 @@ class Listener:
             _logger.info("requests by the store are not heard any more: %s", error)
 
     def _poll(self) -> None:
+        from .control_data import StoreMessage
+
         count = self.store.add(COUNT, 0)
         while self.seen < count:
             self.seen += 1
             self.awaited[self.seen] = 0
         for number, polls in list(self.awaited.items()):
-            content = self._message(f"{PREFIX}/{number}")
+            content = _read(self.store, f"{PREFIX}/{number}", StoreMessage)
             if content is None and polls < POLLS_FOR_A_NUMBER:
                 self.awaited[number] += 1
                 continue
             del self.awaited[number]
             if content is not None:
                 self._hear(content)
-
-    def _message(self, key: str) -> StoreMessage | None:
-        from .control_data import StoreMessage
-
-        return _read(self.store, key, StoreMessage)
 
     def _hear(self, content: StoreMessage) -> None:
         request_id = content.step_request
