@@ -46,7 +46,7 @@ from ..run_files.newest import found_logs
 from .poll import Snapshot, SnapshotRequest, as_data, take_snapshot
 from .poller import Poller
 from .result import SnapshotData
-from .stacks import stack_view_lines, stacks_as_data, stacks_of
+from .stacks import LiveData, stack_view_lines, stacks_as_data, stacks_of
 from .verdict import VerdictLines
 from .view import View
 
@@ -246,9 +246,9 @@ class _Snapshots:
         seen = self.poller.poll()
         stacks = stacks_of(seen) if self.stacks else None
         if self.json:
-            data: dict[str, object] = {**as_data(seen)}
+            data: SnapshotData | LiveData = as_data(seen)
             if stacks is not None:
-                data["stacks"] = stacks_as_data(stacks)
+                data = {**data, "stacks": stacks_as_data(stacks)}
             return json.dumps(data), _status(seen)
         title, *lines = self.view.lines(seen)
         below = [] if stacks is None else ["", *stack_view_lines(stacks, seen)]

@@ -1,9 +1,10 @@
 """What `my_utils.live.snapshot` returns: plain data that goes into JSON.
 
 Its docstring says what the keys mean; later versions only add some.
-"""
 
-from __future__ import annotations
+The annotations are no strings here: msgspec evaluates them, from Python 3.14 on with the names of
+the module that `public` gives the class.
+"""
 
 from typing import Literal, NotRequired, TypedDict
 

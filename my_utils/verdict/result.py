@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from ..common.notebook import html_text
 from ..common.public import public
@@ -14,15 +14,107 @@ Status = Literal["green", "found", "not judged"]
 _COLOURS: dict[Status, str] = {"green": "#009e73", "found": "#d55e00", "not judged": "#8a8f98"}
 
 
-class VerdictData(TypedDict):
-    """A verdict as plain data; see Verdict and Finding."""
+class EvidenceData(TypedDict):
+    """An operation in which the time is lost.
 
-    version: int
+    share: of what the finding costs.
+    took_ns: what it takes where the finding is, each time.
+    usual_ns: what it takes elsewhere.
+    """
+
+    name: str
+    share: float
+    took_ns: int
+    usual_ns: int
+
+
+class FindingData(TypedDict):
+    """One thing that costs time.
+
+    ranks: those named, empty where none is.
+    hosts: what the ranks share, if they are all ranks of these hosts.
+    stage: its path, null if it is not known.
+    cost_ns_a_step: what it costs each step, in ns of the run's time.
+    share: the cost as a share of the step.
+    saves_ns_a_step: how much shorter a step is without it; 0 if that cannot be known from outside.
+    since_step: the first step of it, null if it was always so.
+    inferred: where ranks wait was found in the times, and not recorded.
+    detail: figures for the text, which depend on the kind; times in ns.
+    claim: only by replay: what is claimed, in plain words.
+    role: only by replay: the pipeline stage as text, "stage 3", or null.
+    pipeline_stage: only by replay: that of the ranks, where it is one.
+    saving_interval: only by replay: the 95 % interval of the saving as a share of the step.
+    steps: only by replay: the steps concerned, empty for all.
+    evidence: only by replay: the operations in which the time is lost, the first the most.
+    """
+
+    kind: Kind
+    ranks: list[int]
+    hosts: list[str]
+    stage: str | None
+    cost_ns_a_step: int
+    share: float
+    saves_ns_a_step: int
+    since_step: int | None
+    inferred: bool
+    detail: dict[str, Any]
+    claim: NotRequired[str]
+    role: NotRequired[str | None]
+    pipeline_stage: NotRequired[int | None]
+    saving_interval: NotRequired[tuple[float, float]]
+    steps: NotRequired[list[int]]
+    evidence: NotRequired[list[EvidenceData]]
+
+
+class ReplayData(TypedDict):
+    """How good the replay is, and how much slower the run is than an ideal one.
+
+    operations: how many were replayed.
+    off_share: how far the replay with nothing changed is from the measured step, at most.
+    unknown_share: of the step, what equal ranks and equal steps would not have and no finding
+        explains.
+    inferred_meetings: where ranks meet by the times alone.
+    slowdown: against an ideal in which every kind of operation takes its usual time.
+    ideal_ms: a step of that ideal.
+    busy_ms: a step of the run without what is outside it.
+    """
+
+    operations: int
+    off_share: float
+    unknown_share: float
+    inferred_meetings: list[str]
+    slowdown: float | None
+    ideal_ms: float | None
+    busy_ms: float | None
+
+
+class VerdictData(TypedDict):
+    """A verdict as plain data.
+
+    status: "green", nothing costs 10 % of a step; "found"; "not judged", then `reason` says why.
+    ending: how the run ended, where it did not end normally.
+    next: what to do about the first finding: a line to change, or a command that tells more.
+    findings: the most costly first; of a green run only what is worth knowing.
+    step_ms: the mean of a judged step.
+    untimed_share: of a step, what is in no stage.
+    warmup: steps at the beginning that were left out.
+    judged_ranks: how many ranks were judged.
+    judged_steps: how many steps were judged.
+    attempts: how often the job was started, as far as its files say.
+    older_attempts: earlier runs in the same files, which were not judged.
+    repeated_steps: the first and the last step that a restart did again.
+    inferred: where ranks wait was found in the times, and not recorded.
+    notes: sentences about the files and the rules.
+    text: the verdict for a terminal, a line each.
+    replay: only of a verdict by replay.
+    """
+
+    version: Literal[1]
     status: Status
     reason: str | None
     ending: str | None
     next: str | None
-    findings: list[dict[str, Any]]
+    findings: list[FindingData]
     step_ms: float
     untimed_share: float
     warmup: int
@@ -37,6 +129,7 @@ class VerdictData(TypedDict):
     inferred: bool
     notes: list[str]
     text: list[str]
+    replay: NotRequired[ReplayData]
 
 
 @public("my_utils.why")
@@ -63,7 +156,7 @@ class Finding:
     inferred: bool = False
     detail: dict[str, Any] = field(default_factory=dict)
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> FindingData:
         """Plain data that goes into JSON; times in ns."""
         return {
             "kind": self.kind,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 import msgspec
 
@@ -35,8 +35,20 @@ class StoreMessage(msgspec.Struct):
         return self.request is not msgspec.UNSET
 
 
-class _Request(msgspec.Struct):
-    """The types of a request's fields; their values are checked by Request."""
+class RequestData(msgspec.Struct):
+    """A request for a capture window.
+
+    ranks: numbers and ranges such as "0,3-7", null for all.
+    first_step: null for the next step of each rank.
+    options: for torch's profiler.
+    output_dir: null for the folder `captures` of the log directory.
+    tag: of the timer whose steps count, null for the first.
+    window: fields of a capture window of the job's own controller.
+    at_start: processes that start later are captured, too.
+    time: Unix seconds.
+    """
+
+    # The types alone; Request checks the values.
 
     id: str
     ranks: str | None = None
@@ -51,9 +63,20 @@ class _Request(msgspec.Struct):
     time: float = 0.0
 
 
+class CaptureData(TypedDict):
+    """What was requested.
+
+    answers: only with --wait: the responses by rank.
+    """
+
+    version: Literal[1]
+    request: RequestData
+    answers: NotRequired[dict[int, Response]]
+
+
 def request_fields(data: object) -> dict[str, Any]:
     """The fields of a request; ValueError says which is of another type."""
-    return msgspec.structs.asdict(msgspec.convert(data, _Request))
+    return msgspec.structs.asdict(msgspec.convert(data, RequestData))
 
 
 def response_of(data: bytes | str) -> Response | None:
