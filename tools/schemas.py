@@ -19,13 +19,16 @@ import msgspec
 from my_utils.capture.on_demand.control_data import CaptureData
 from my_utils.cli.env import EnvironmentData
 from my_utils.diff.command import DiffData
+from my_utils.diff.result import DifferenceData, IntervalData
 from my_utils.diverge.result import ReportData as DivergeData
+from my_utils.live.result import HangData, LastCallData, SnapshotData
 from my_utils.live.stacks import LiveData
 from my_utils.ncu.analysis import ComparedKernelsData, KernelsData
 from my_utils.process_stacks.command import ProfileData
-from my_utils.report.data import ReportData
+from my_utils.report.data import ReportData, SumsData
 from my_utils.trace.csv2trace import SummaryData
 from my_utils.trace.timeline import Span
+from my_utils.verdict.result import VerdictData
 from my_utils.why.hang import WhyData
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schema"
@@ -54,12 +57,25 @@ OUTPUTS: dict[str, tuple[str, Any]] = {
     "ncu-compare": ("my_utils ncu A B --json", ComparedKernelsData),
 }
 
+# By the name of a type that adds keys to another one: that one, whose docstring describes its keys.
+# Python 3.11 does not keep the bases of a TypedDict.
+BASES: dict[str, Any] = {
+    "WhyData": VerdictData,
+    "HungData": HangData,
+    "LiveData": SnapshotData,
+    "CallData": LastCallData,
+    "DiffData": DifferenceData,
+    "StageDifferenceData": IntervalData,
+    "HostData": SumsData,
+    "GroupData": SumsData,
+}
+
 
 def schema_of(name: str) -> dict[str, Any]:
     command, kind = OUTPUTS[name]
     made = msgspec.json.schema(kind)
-    for definition in made["$defs"].values():
-        _complete(definition)
+    for title, definition in made["$defs"].items():
+        _complete(title, definition)
     return {
         "$schema": DIALECT,
         "$id": f"urn:my_utils:{name}:{VERSION}",
@@ -69,12 +85,14 @@ def schema_of(name: str) -> dict[str, Any]:
     }
 
 
-def _complete(definition: dict[str, Any]) -> None:
+def _complete(title: str, definition: dict[str, Any]) -> None:
     """Describes the keys. Only classes have defaults, and all keys of a class are printed."""
     properties = definition.get("properties", {})
     defaults = [value.pop("default") for value in properties.values() if "default" in value]
     if defaults:
         definition["required"] = list(properties)
+    if title in BASES:
+        _without_keys(BASES[title].__doc__, properties)
     if "description" in definition:
         definition["description"] = _without_keys(definition["description"], properties)
 

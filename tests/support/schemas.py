@@ -17,7 +17,13 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def loads_checked(name: str, text: str) -> Any:
-    """The JSON that a command printed; `name` is that of its schema, which must accept it."""
-    data = json.loads(text)
-    jsonschema.validate(data, schema(name))
+    """The JSON that a command printed; `name` is that of its schema, which must accept it.
+
+    A schema allows keys of later versions; here each key must be in it.
+    """
+    data, strict = json.loads(text), schema(name)
+    for definition in strict["$defs"].values():
+        if "properties" in definition:
+            definition["additionalProperties"] = False
+    jsonschema.validate(data, strict)
     return data
