@@ -12,6 +12,7 @@ import platform
 import re
 import sys
 from importlib import metadata
+from typing import Final, Literal, TypedDict
 
 from ..common.command_line import CommandParser, add_json, add_quiet, parser, run_cli
 from ..common.terminal import wants_color
@@ -20,18 +21,81 @@ from ..run_files.newest import find_run
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
 
 DRIVER_FILE = "/proc/driver/nvidia/version"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 
 _REQUIREMENT = re.compile(r"\s*([\w.-]+)\s*(?:\[([^\]]*)\])?\s*([^;]*)")
 _VARIABLE = re.compile(r"MY_UTILS_\w")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
 
-def environment() -> dict[str, Any]:
+class InstallData(TypedDict):
+    """A version, and the folder or the program that it is of."""
+
+    version: str
+    path: str
+
+
+class CudaData(TypedDict):
+    """What is there of CUDA.
+
+    driver: whether there is a CUDA driver.
+    reason: why not, else empty.
+    devices: how many the system lists.
+    """
+
+    driver: bool
+    reason: str
+    driver_version: str | None
+    devices: int
+
+
+class NewestRunData(TypedDict):
+    """The newest run here.
+
+    how: the way it was found, or why there is none.
+    """
+
+    path: str | None
+    how: str
+
+
+class PackagesData(TypedDict):
+    """Which packages of a list are there.
+
+    installed: versions by package.
+    missing: requirements that are not met, as pip takes them.
+    """
+
+    installed: dict[str, str]
+    missing: list[str]
+
+
+class EnvironmentData(TypedDict):
+    """What is installed and what is set.
+
+    torch: its version, null if it is not installed.
+    logs: the newest run here.
+    variables: those that are set and begin with MY_UTILS_.
+    requires: what my_utils always needs.
+    extras: what each extra needs.
+    """
+
+    version: Literal[1]
+    my_utils: InstallData
+    python: InstallData
+    system: str
+    torch: str | None
+    cuda: CudaData
+    logs: NewestRunData
+    variables: dict[str, str]
+    requires: PackagesData
+    extras: dict[str, PackagesData]
+
+
+def environment() -> EnvironmentData:
     """What is installed and what is set, as plain data that goes into JSON. Later versions only add
     keys.
 
@@ -66,7 +130,7 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def _logs() -> dict[str, str | None]:
+def _logs() -> NewestRunData:
     try:
         found = find_run()
     except FileNotFoundError as error:
@@ -74,7 +138,7 @@ def _logs() -> dict[str, str | None]:
     return {"path": os.path.abspath(found.path), "how": found.how}
 
 
-def _cuda() -> dict[str, Any]:
+def _cuda() -> CudaData:
     from .. import _core
 
     state = _core.cuda_state()
@@ -111,13 +175,13 @@ def _requirements() -> dict[str, list[str]]:
     return wanted
 
 
-def _extras() -> Iterator[tuple[str, dict[str, Any]]]:
+def _extras() -> Iterator[tuple[str, PackagesData]]:
     wanted = _requirements()
     for extra in sorted(name for name in wanted if name not in ("", "all")):
         yield extra, _state(wanted[extra])
 
 
-def _state(requirements: Sequence[str]) -> dict[str, Any]:
+def _state(requirements: Sequence[str]) -> PackagesData:
     """What is installed of these, with versions, and what is missing or too old, as pip would be
     asked for it."""
     installed: dict[str, str] = {}
@@ -188,7 +252,7 @@ def _main(argv: Sequence[str] | None) -> int:
     return 0
 
 
-def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines(found: EnvironmentData) -> Iterator[tuple[str, str]]:
     yield "my_utils", f"{found['my_utils']['version']}  {found['my_utils']['path']}"
     yield "python", f"{found['python']['version']}  {found['python']['path']}"
     yield "system", found["system"]
@@ -205,7 +269,7 @@ def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "missing", f"{' '.join(missing)}: pip install my_utils brings them"
 
 
-def _extra_lines(extras: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _extra_lines(extras: dict[str, PackagesData]) -> Iterator[tuple[str, str]]:
     if not extras:
         yield "extras", "not known: my_utils runs from a folder and is not installed"
     for name, state in extras.items():

@@ -37,10 +37,10 @@ from ..common.printable import encoded
 from ..common.ranges import checked
 from ..run_files.newest import found_logs
 from .comparison import compare
-from .gates import GateResult, judge_gate, parse_gate, worst_of
+from .gates import GateData, GateResult, judge_gate, parse_gate, worst_of
 from .junit import junit
 from .load import SEPARATOR, NothingToCompare, RunSteps, load_steps
-from .result import Difference
+from .result import Difference, DifferenceData
 from .text import gate_line, markdown
 
 EXIT_FAILED_GATE = 3
@@ -49,6 +49,15 @@ EXIT_SKIP = 125  # `git bisect run` takes it for "cannot be tested", and 1 to 12
 _STATUSES = {"passed": 0, "failed": EXIT_FAILED_GATE, "undecided": EXIT_UNDECIDED}
 _BISECT = "--bisect"
 LOADED_AT_ONCE = 2
+
+
+class DiffData(DifferenceData):
+    """How much slower or faster B is than A.
+
+    gates: the limits of --gate, in their order.
+    """
+
+    gates: list[GateData]
 
 
 def difference_of(
@@ -230,7 +239,7 @@ def _as_page(compared: _Compared, gates: list[GateResult]) -> str:
 
 
 def _as_json(found: Difference, gates: list[GateResult]) -> str:
-    data = {**found.as_data(), "gates": [one.as_data() for one in gates]}
+    data: DiffData = {**found.as_data(), "gates": [one.as_data() for one in gates]}
     return json.dumps(data) + "\n"
 
 

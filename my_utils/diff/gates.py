@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from .intervals import Interval
 from .result import Difference
@@ -14,6 +14,26 @@ GateStatus = Literal["passed", "failed", "undecided"]
 _GATE = re.compile(r"\s*(\S.*?)\s*:\s*([+-]?\d+(?:\.\d+)?)\s*%\s*")
 _ITEMS = ("samples/s", "tokens/s")
 LESS_IS_WORSE = "throughput"
+
+
+class GateData(TypedDict):
+    """A limit, and whether B keeps it.
+
+    gate: the limit as it was given.
+    limit: what B may have more than A, a share; of the throughput, what it must have more.
+    share: what B has more; null if the figure was not measured.
+    low: the least that it is with all but certainty.
+    high: the most that it is with all but certainty.
+    reason: what is missing where nothing was measured, else empty.
+    """
+
+    gate: str
+    status: GateStatus
+    limit: float
+    share: float | None
+    low: float | None
+    high: float | None
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -35,7 +55,7 @@ class GateResult:
     interval: Interval | None = None
     reason: str = ""
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> GateData:
         """Plain data for JSON."""
         interval = self.interval
         return {

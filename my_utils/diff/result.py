@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from ..common.notebook import html_text
 from .intervals import Interval
@@ -18,12 +19,106 @@ _COLOURS: dict[Status, str] = {
 }
 
 
-def _interval_data(interval: Interval | None) -> dict[str, float | None]:
-    names = ("share", "low", "high", "sees")
-    values = [getattr(interval, name, None) for name in names]
-    finite = [None if one is None or one != one or abs(one) == float("inf") else round(one, 6)
-              for one in values]  # fmt: skip
-    return dict(zip(names, finite, strict=True))
+class IntervalData(TypedDict):
+    """How much more B has than A; null where it is not known.
+
+    share: a relative difference, 0.02 is 2 % more.
+    low: the least that it is with all but certainty.
+    high: the most that it is with all but certainty.
+    sees: the smallest difference that would have been found nine times in ten.
+    """
+
+    share: float | None
+    low: float | None
+    high: float | None
+    sees: float | None
+
+
+class StageDifferenceData(IntervalData):
+    """A stage without those inside it. The shares are of a step of A and add up to that of the
+    step.
+
+    differs: zero is not in the interval.
+    own: how much more of itself it takes.
+    a_ms: what it takes in a step of A, the mean of the ranks.
+    b_ms: what it takes in a step of B, the mean of the ranks.
+    ranks: those that have it, empty for all.
+    """
+
+    stage: str
+    differs: bool
+    own: IntervalData
+    a_ms: float
+    b_ms: float
+    ranks: list[int]
+
+
+class FigureDifferenceData(TypedDict):
+    """Another figure of both sides.
+
+    name: "memory" (bytes), "samples/s" or "tokens/s".
+    share: how much more B has.
+    interval: null if its error is not known, as with one run a side.
+    """
+
+    name: str
+    a: float
+    b: float
+    share: float
+    interval: IntervalData | None
+
+
+class DifferenceData(TypedDict):
+    """Two sides of runs, A and B.
+
+    status: of B against A.
+    reason: why they are not compared.
+    step: how much longer a step of B takes.
+    a_ms: the trimmed mean of a step of A.
+    b_ms: the trimmed mean of a step of B.
+    stages: the one with the largest difference first.
+    runs: how many A and B have.
+    within_these_runs_only: one side has one run, so that nothing is known of how much runs differ.
+    warmup: steps at the beginning of each run that were left out.
+    steps: how many of each run count, after the warm-up.
+    ranks: how many A and B have.
+    a: the paths of A.
+    b: the paths of B.
+    text: the difference for a terminal, a line each.
+    """
+
+    version: Literal[1]
+    status: Status
+    reason: str | None
+    step: IntervalData
+    a_ms: float
+    b_ms: float
+    stages: list[StageDifferenceData]
+    figures: list[FigureDifferenceData]
+    runs: tuple[int, int]
+    within_these_runs_only: bool
+    warmup: int
+    steps: int
+    ranks: tuple[int, int]
+    a: list[str]
+    b: list[str]
+    notes: list[str]
+    text: list[str]
+
+
+def _interval_data(interval: Interval | None) -> IntervalData:
+    if interval is None:
+        return {"share": None, "low": None, "high": None, "sees": None}
+    return {
+        "share": _finite(interval.share),
+        "low": _finite(interval.low),
+        "high": _finite(interval.high),
+        "sees": _finite(interval.sees),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 6) if math.isfinite(value) else None
 
 
 @dataclass
@@ -42,7 +137,7 @@ class StageDifference:
     b_ns: float
     ranks: tuple[int, ...] = ()
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> StageDifferenceData:
         """Plain data that goes into JSON."""
         return {
             "stage": self.stage,
@@ -70,7 +165,7 @@ class FigureDifference:
         """How much more B has."""
         return self.b / self.a - 1
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> FigureDifferenceData:
         """Plain data that goes into JSON."""
         return {
             "name": self.name,
@@ -134,7 +229,7 @@ class Difference:
         """For notebooks."""
         return html_text(self.lines(), _COLOURS[self.status])
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> DifferenceData:
         """Plain data that goes into JSON. Later versions only add keys; `version` is 1."""
         return {
             "version": 1,
@@ -145,11 +240,11 @@ class Difference:
             "b_ms": round(self.b_ns * 1e-6, 6),
             "stages": [one.as_data() for one in self.stages],
             "figures": [one.as_data() for one in self.figures],
-            "runs": list(self.runs),
+            "runs": self.runs,
             "within_these_runs_only": self.within,
             "warmup": self.warmup,
             "steps": self.steps,
-            "ranks": list(self.ranks),
+            "ranks": self.ranks,
             "a": list(self.a_paths),
             "b": list(self.b_paths),
             "notes": list(self.notes),

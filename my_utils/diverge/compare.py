@@ -34,7 +34,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ..common.arguments import check_tolerance
 from ..common.command_line import (
@@ -63,6 +63,7 @@ from .result import (
     RankReport,
     Report,
     ReportData,
+    Status,
     TensorCheck,
     TensorData,
 )
@@ -70,7 +71,7 @@ from .search import check_call, find_first, find_first_gradient
 from .tensors import Rules
 from .text import largest, render
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 
 _LOCAL_MEANS = (
     "gradients were not compared: with other numbers of ranks the means of local batches, and so "
@@ -142,7 +143,9 @@ def _compare(first: Recording, second: Recording, rules: Rules) -> RankReport:
     )
 
 
-def _judge(checks: list[CallCheck], difference: Difference | None, alone: int) -> tuple[str, str]:
+def _judge(
+    checks: list[CallCheck], difference: Difference | None, alone: int
+) -> tuple[Status, str]:
     """The status, and what there is to say about it."""
     if difference is not None:
         return "different", ""
@@ -220,7 +223,7 @@ def _as_one(side: Side) -> Recording:
     return recordings[0] if len(recordings) == 1 else join_ranks(recordings)
 
 
-def _overall(ranks: list[RankReport]) -> tuple[str, str]:
+def _overall(ranks: list[RankReport]) -> tuple[Status, str]:
     if not ranks:
         return "not comparable", "no rank is in both directories"
     if any(rank.status == "different" for rank in ranks):
@@ -261,7 +264,7 @@ def _rank_data(rank: RankReport) -> RankData:
         "difference": None
         if difference is None
         else {
-            "cause": difference.cause.value,
+            "cause": difference.cause,
             "text": difference.text,
             "module": None if difference.call is None else difference.call.name,
             "type": None if difference.call is None else difference.call.event.type,
@@ -289,7 +292,7 @@ def _tensor_data(check: TensorCheck) -> TensorData:
     meta = check.second or check.first
     return {
         "path": check.path,
-        "verdict": check.verdict.value,
+        "verdict": check.verdict,
         "why": check.why,
         "shape": None if meta is None else list(meta.shape),
         "dtype": None if meta is None else meta.dtype,

@@ -9,7 +9,7 @@ import enum
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from ..common.notebook import html_text, one_screen
 from ..common.public import public
@@ -19,8 +19,14 @@ EXIT_SAME = 0
 EXIT_DIFFERENT = 1
 EXIT_NOT_COMPARABLE = 2
 
-_COLOURS = {"same": "#009e73", "different": "#d55e00", "not comparable": "#8a8f98"}
-_EXIT = {
+Status = Literal["same", "different", "not comparable"]
+
+_COLOURS: dict[Status, str] = {
+    "same": "#009e73",
+    "different": "#d55e00",
+    "not comparable": "#8a8f98",
+}
+_EXIT: dict[Status, int] = {
     "same": EXIT_SAME,
     "different": EXIT_DIFFERENT,
     "not comparable": EXIT_NOT_COMPARABLE,
@@ -231,7 +237,7 @@ class RankReport:
     """
 
     rank: int
-    status: str
+    status: Status
     reason: str
     difference: Difference | None
     checks: list[CallCheck]
@@ -249,7 +255,7 @@ class Report:
 
     path_a: str
     path_b: str
-    status: str
+    status: Status
     reason: str
     ranks: list[RankReport]
     notes: list[str] = field(default_factory=list)
@@ -286,7 +292,15 @@ def _place_of_difference(rank: RankReport) -> float:
 
 
 class FiguresData(TypedDict):
-    """`Figures`; NaN and infinities are the texts "nan", "inf" and "-inf"."""
+    """How far B is from A. NaN and infinities are the texts "nan", "inf" and "-inf"; what the
+    source does not hold is null.
+
+    source: "sample" (of `elements` elements) or "stats".
+    max_abs: the largest |a - b|.
+    max_rel: the largest |a - b| / |b|.
+    rel_l2: |a - b| / |b| in the L2 norm; from statistics what the norms prove at least.
+    nans: NaNs and infinities in A and in B, where they differ.
+    """
 
     source: str
     elements: int
@@ -298,10 +312,15 @@ class FiguresData(TypedDict):
 
 
 class TensorData(TypedDict):
-    """`TensorCheck`."""
+    """One tensor of a call in both recordings.
+
+    verdict: "same" is bit for bit, "close" within the tolerance; "unknown": the recordings do not
+        decide it.
+    why: what decided, in words.
+    """
 
     path: str
-    verdict: str
+    verdict: Verdict
     why: str
     shape: list[int] | None
     dtype: str | None
@@ -309,21 +328,33 @@ class TensorData(TypedDict):
 
 
 class CallData(TypedDict):
-    """A call whose results differ. Verdicts are None if nothing of the kind was recorded."""
+    """A call whose results differ. Verdicts are null if nothing of the kind was recorded.
+
+    type: the class of the module.
+    call: its number among those of the module.
+    figures: the largest difference.
+    """
 
     module: str
     type: str
     call: int
-    inputs: str | None
-    weights: str | None
-    outputs: str | None
+    inputs: Verdict | None
+    weights: Verdict | None
+    outputs: Verdict | None
     figures: FiguresData | None
 
 
 class DifferenceData(TypedDict):
-    """`Difference`; module, type and call are None for gradients of parameters."""
+    """The first place where two runs part; module, type and call are null for gradients of
+    parameters.
 
-    cause: str
+    text: the difference in words.
+    type: the class of the module.
+    call: its number among those of the module.
+    evidence: the tensors that show it.
+    """
+
+    cause: Cause
     text: str
     module: str | None
     type: str | None
@@ -332,10 +363,18 @@ class DifferenceData(TypedDict):
 
 
 class RankData(TypedDict):
-    """`RankReport`. calls: how many stand in both. growth: those whose results differ."""
+    """What was found for one rank.
+
+    reason: why it is not comparable, or what there is to say of it.
+    calls: how many are in both recordings.
+    only_a: how many are in the recording of A only.
+    only_b: how many are in the recording of B only.
+    difference: the first one.
+    growth: the calls whose results differ, in the order of their ends.
+    """
 
     rank: int
-    status: str
+    status: Status
     reason: str
     calls: int
     only_a: int
@@ -345,12 +384,18 @@ class RankData(TypedDict):
 
 
 class ReportData(TypedDict):
-    """`Report`, as `python -m my_utils.diverge --json` prints it; later versions only add keys."""
+    """What was found for two runs.
 
-    version: int
+    a: the path of A.
+    b: the path of B.
+    reason: why they are not comparable, or what there is to say of them.
+    first_rank: the rank whose difference came first.
+    """
+
+    version: Literal[1]
     a: str
     b: str
-    status: str
+    status: Status
     reason: str
     notes: list[str]
     first_rank: int | None

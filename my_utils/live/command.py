@@ -46,7 +46,7 @@ from ..run_files.newest import found_logs
 from .poll import Snapshot, SnapshotRequest, as_data, take_snapshot
 from .poller import Poller
 from .result import SnapshotData
-from .stacks import stack_view_lines, stacks_as_data, stacks_of
+from .stacks import LiveData, stack_view_lines, stacks_as_data, stacks_of
 from .verdict import VerdictLines
 from .view import View
 
@@ -97,48 +97,9 @@ def snapshot(
         of their paths as torch knows it from TORCH_FR_DUMP_TEMP_FILE. Nothing in them is executed:
         of pickles only plain data is taken.
 
-    The keys, which later versions only add to (`version` is 1):
-
-    - `version`, `log_dir` (the first), `log_dirs`, `time` (Unix seconds)
-    - `ranks`: sorted; each has `rank`, `worker` (above 0: a forked worker or a second process of
-      the rank), `label`, `world_size`, `host`, `pid`, `attempt`, `state` ("running", "silent",
-      "dead", "closed"), `source` ("journal", "heartbeat"), `beat_age_s` (seconds since the last
-      sign of life, or null), `began_s` (Unix time of the process's start, or null),
-      `time_offset_s` (that the process adds to its clock), `clock_ahead_s` (how far its host's
-      clock is ahead of the file server's, or null), `step` (of the main thread, or null), `stack`
-      (names of the main thread's open stages, outermost first), `open_s` (seconds in the innermost,
-      or null), `moved_ns` (when a stage of the main thread last began or ended, in Unix
-      nanoseconds, or null), `still_s` (seconds since then, or null), `dropped` (records dropped
-      because they came too fast), and `threads`
-    - a thread has `tid`, `name`, `tag`, `step`, `open` (outermost first: `name`, `step`, `since_ns`
-      in Unix nanoseconds, `open_s`) and `last` (newest first: `name`, `step`, `start_ns`,
-      `duration_ms`; only from journals). A name that is not known is empty.
-    - `suspects`: the ranks that hold the run up, the most suspicious first: `rank`, `worker`,
-      `label`, `host`, `state`, `step`, `stack`, `moved_ns`, `still_s`, `kinds` ("dead", "silent",
-      "ended", "behind", "elsewhere", "longest") and `reasons`, one for each kind
-    - `waiting`: the ranks that wait for the first suspect: `rank`, `label`, `waits_for` (the
-      suspect's number) and `stage` (the open stages, as text)
-    - `missing_ranks`: numbers below the world size that left no file
-    - `earlier_run`: processes of an earlier run in the same directory, which are not among `ranks`:
-      `rank`, `worker`, `label`, `state`
-    - `problems`: files that were left out: `file`, `reason`
-    - `hang`, with `hung_after_s`: `after_s`, `hung` (whether), `since_ns` (when the first of them
-      stood still), `waiting` (ranks that stand still and are no suspects), `waiting_step` and
-      `waiting_stack` (where most of them are), `missing` (ranks without files, while others wait),
-      `longest_still_s`
-    - `flight_recorder`, when asked for: `place`, `dumps` (the ranks of which there is one),
-      `ranks_without_dump`, `stale` (ranks whose dump is older than the standstill), `problems`
-    - of it, `causes`: who holds up the others, what is sure first: `kind` ("never entered", "stuck
-      inside", "came late", "other path", "other order", "no dump", "stopped"; undecided ones also
-      "inside" and "ring"), `ranks`, `decided` (False: it is among these), `waited_s` (seconds that
-      others had waited), `waiting_directly` (the ranks that wait for them in a call), `waiting`
-      (those and all that wait for these) and `call`, as in `stalled`
-    - of it, `stalled`: the calls in which ranks stand, the one that has waited longest first:
-      `group`, `description`, `members`, `seq` (the number within the group), `name`, `sizes`,
-      `place` (the caller's line), `started` (on the device), `since_ns`, `verdict` ("never
-      entered", "different calls", "not finished"), `waiting` (ranks that have called it),
-      `missing` (that never entered it), `no_dump`, `unknown` (whose dump does not say it), `calls`
-      (what ranks called under that number, where they differ) and `last_calls` (of missing ranks)
+    `SnapshotData` and the types in its file, `my_utils.live.result`, say what the keys mean;
+    docs/schema/live.json is the same as a JSON Schema. Later versions only add keys (`version` is
+    1).
 
     Raises OSError when a directory cannot be read, TypeError and ValueError for wrong arguments.
     Nothing in the directories is changed. Thread-safe.
@@ -246,9 +207,9 @@ class _Snapshots:
         seen = self.poller.poll()
         stacks = stacks_of(seen) if self.stacks else None
         if self.json:
-            data: dict[str, object] = {**as_data(seen)}
+            data: SnapshotData | LiveData = as_data(seen)
             if stacks is not None:
-                data["stacks"] = stacks_as_data(stacks)
+                data = {**data, "stacks": stacks_as_data(stacks)}
             return json.dumps(data), _status(seen)
         title, *lines = self.view.lines(seen)
         below = [] if stacks is None else ["", *stack_view_lines(stacks, seen)]

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NotRequired, TypedDict
 
+from ..process_stacks.record import Thread
 from ..process_stacks.request import Stacks, request_stacks, wait_for_stacks
 from ..process_stacks.text import stack_lines
 from .poll import Snapshot
+from .result import SnapshotData
 from .view import visible
 
 RANKS_MAX = 64  # those that are asked: suspects first
+
+
+class StacksOfRankData(TypedDict):
+    """The Python stacks of a process, by thread."""
+
+    label: str
+    rank: int
+    host: str
+    pid: int
+    threads: list[Thread]
+
+
+class StacksData(TypedDict):
+    """The Python stacks of some processes.
+
+    missing: why there are no stacks, by the label of a rank or a directory.
+    """
+
+    records: list[StacksOfRankData]
+    missing: dict[str, str]
+
+
+class LiveData(SnapshotData):
+    """A snapshot of a run.
+
+    stacks: only with --stacks.
+    """
+
+    stacks: NotRequired[StacksData]
 
 
 def stacks_of(seen: Snapshot) -> Stacks:
@@ -44,11 +75,11 @@ def stack_view_lines(stacks: Stacks, seen: Snapshot) -> list[str]:
     return ["stacks:", *(visible(line) for line in stack_lines(stacks, seen.found.ranks))]
 
 
-def stacks_as_data(stacks: Stacks) -> dict[str, Any]:
+def stacks_as_data(stacks: Stacks) -> StacksData:
     """Plain data that goes into JSON."""
     import msgspec
 
-    records = [
+    records: list[StacksOfRankData] = [
         {
             "label": record.label,
             "rank": record.rank,

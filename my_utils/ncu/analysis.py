@@ -22,7 +22,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from ..common import tables as _tables
 from ..common.arguments import check_int
@@ -75,6 +75,79 @@ SCHEMA_VERSION = 1
 EXIT_OK, EXIT_NOTHING, EXIT_LEFT_OUT = 0, 1, 3
 PLOTTED = 20  # kernels of a plot, by default
 NAME_WIDTH = 60  # characters of a kernel's name in tables and plots
+
+
+class KernelData(TypedDict):
+    """A kernel, and each further metric under its name; null where the file does not have it.
+
+    count: launches.
+    time_ms: GPU time, the sum of the launches.
+    time_share: of the time of all rows, in %.
+    sm_pct: throughput of the multiprocessors, in % of the peak.
+    memory_pct: throughput of memory and caches, in % of the peak.
+    dram_pct: throughput of DRAM, in % of the peak.
+    occupancy_pct: warps that were active, in % of those that fit.
+    """
+
+    kernel: str
+    count: int
+    time_ms: float | None
+    time_share: float | None
+    mean_us: float | None
+    min_us: float | None
+    max_us: float | None
+    sm_pct: float | None
+    memory_pct: float | None
+    dram_pct: float | None
+    occupancy_pct: float | None
+
+
+class KernelsData(TypedDict):
+    """A file of Nsight Compute by kernel, the most expensive first."""
+
+    version: Literal[1]
+    kernels: list[KernelData]
+
+
+class ComparedKernelData(TypedDict):
+    """A kernel of files A and B: each figure in A, in B, and the ratio B/A, null where it is not
+    known; further metrics likewise.
+
+    found_in: the files that have the kernel.
+    time_lost_ms: how much longer B takes, all launches together.
+    """
+
+    kernel: str
+    found_in: Literal["both", "a", "b"]
+    time_lost_ms: float | None
+    count_a: int
+    count_b: int
+    count_ratio: float | None
+    time_ms_a: float | None
+    time_ms_b: float | None
+    time_ms_ratio: float | None
+    mean_us_a: float | None
+    mean_us_b: float | None
+    mean_us_ratio: float | None
+    sm_pct_a: float | None
+    sm_pct_b: float | None
+    sm_pct_ratio: float | None
+    memory_pct_a: float | None
+    memory_pct_b: float | None
+    memory_pct_ratio: float | None
+    dram_pct_a: float | None
+    dram_pct_b: float | None
+    dram_pct_ratio: float | None
+    occupancy_pct_a: float | None
+    occupancy_pct_b: float | None
+    occupancy_pct_ratio: float | None
+
+
+class ComparedKernelsData(TypedDict):
+    """Two files of Nsight Compute by kernel, sorted by the time that B loses."""
+
+    version: Literal[1]
+    kernels: list[ComparedKernelData]
 
 
 def analyze_sm_throughput_from_csv(

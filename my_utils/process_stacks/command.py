@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Collection
 from pathlib import Path
+from typing import Literal, TypedDict
 
 from ..capture.on_demand.control_file import captures_folder
 from ..common.files import atomic_write
@@ -15,6 +16,22 @@ from .profile import Sample, samples_of, share_lines, speedscope, trace_events
 from .request import HZ, WAIT_S, request_stacks, wait_for_stacks
 
 EXIT_FINE, EXIT_NOBODY, EXIT_FAILED = 0, 1, 3
+
+
+class ProfileData(TypedDict):
+    """A sampled profile of the ranks of a running job.
+
+    id: that of the request.
+    files: the profile for speedscope, and the trace; empty without samples.
+    lines: what stands out, for a terminal.
+    missing: why there are no stacks, by the label of a rank.
+    """
+
+    version: Literal[1]
+    id: str
+    files: list[str]
+    lines: list[str]
+    missing: dict[str, str]
 
 
 def profile_job(
@@ -40,7 +57,14 @@ def profile_job(
     files = _write(folder, id, samples) if samples else []
     lines = list(share_lines(samples))
     if as_json:
-        print(json.dumps({"id": id, "files": files, "lines": lines, "missing": found.missing}))
+        data: ProfileData = {
+            "version": 1,
+            "id": id,
+            "files": files,
+            "lines": lines,
+            "missing": found.missing,
+        }
+        print(json.dumps(data))
     elif not quiet:
         missing = [f"no stacks of {label}: {why}" for label, why in sorted(found.missing.items())]
         torn = sum(record.torn for record in found.records)

@@ -7,7 +7,15 @@ from typing import Any
 
 from ..common.public import public
 from ..verdict.kinds import Kind
-from ..verdict.result import Finding, Status, Verdict, VerdictData
+from ..verdict.result import (
+    EvidenceData,
+    Finding,
+    FindingData,
+    ReplayData,
+    Status,
+    Verdict,
+    VerdictData,
+)
 from .slowdown import Slowdown
 
 
@@ -21,7 +29,7 @@ class Evidence:
     took_ns: float
     usual_ns: float
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> EvidenceData:
         return {
             "name": self.name,
             "share": round(self.share, 4),
@@ -41,6 +49,7 @@ class ReplayFinding(Finding):
     """
 
     kind: Kind
+    detail: dict[str, Any] = field(default_factory=dict)
     claim: str = ""
     pipeline_stage: int | None = None
     low: float = 0.0
@@ -48,14 +57,14 @@ class ReplayFinding(Finding):
     steps: tuple[int, ...] = ()
     evidence: list[Evidence] = field(default_factory=list)
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> FindingData:
         """As of a Finding, with these fields, too."""
         return {
             **super().as_data(),
             "claim": self.claim,
             "role": None if self.pipeline_stage is None else f"stage {self.pipeline_stage}",
             "pipeline_stage": self.pipeline_stage,
-            "saving_interval": [round(self.low, 4), round(self.high, 4)],
+            "saving_interval": (round(self.low, 4), round(self.high, 4)),
             "steps": list(self.steps),
             "evidence": [one.as_data() for one in self.evidence],
         }
@@ -92,7 +101,7 @@ class ReplayVerdict(Verdict):
         """As of a Verdict, with `replay`: its error, the unknown share, and the slowdown."""
         data = super().as_data()
         ideal = self.slowdown
-        replay = {
+        replay: ReplayData = {
             "operations": self.operations,
             "off_share": self.replay_off,
             "unknown_share": round(self.unknown_share, 4),
@@ -101,4 +110,4 @@ class ReplayVerdict(Verdict):
             "ideal_ms": None if ideal is None else round(ideal.ideal_ns * 1e-6, 6),
             "busy_ms": None if ideal is None else round(ideal.busy_ns * 1e-6, 6),
         }
-        return {**data, "replay": replay}  # type: ignore[typeddict-unknown-key]
+        return {**data, "replay": replay}

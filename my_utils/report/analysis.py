@@ -29,7 +29,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -51,6 +51,7 @@ from ..verdict.run_ranks import RunRanks, ranks_of_run
 from . import tables
 from .cells import Cells
 from .changes import StageChange, changes_of_stages
+from .data import RunFigures
 from .grid import Grid
 from .heat import Heat, heat_of
 from .judged import Source, judged_of, sync_pattern
@@ -78,21 +79,6 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 @public("my_utils.report")
 class ReportError(ValueError):
     """There is nothing to report on; the text says why."""
-
-
-class RunFigures(TypedDict):
-    """What is said of the whole run; see Report."""
-
-    ranks: int
-    steps: int
-    first_step: int
-    last_step: int
-    warmup: int
-    not_judged: str | None
-    step_ms: float | None
-    duration_s: float
-    synchronising: list[str]
-    waited_s: float
 
 
 @public("my_utils.report")
@@ -180,7 +166,7 @@ class Report:
 
     def to_json(self) -> str:
         """All of it but stages_by_rank, waits and heat, as one JSON object; NaN becomes null."""
-        result: dict[str, Any] = {"run": self.run}
+        result: dict[str, Any] = {"version": 1, "run": self.run}
         result["stragglers"] = [one.as_dict() for one in self.stragglers]
         result["changes"] = [asdict(change) for change in self.changes]
         for name in ("stages", "steps", "ranks", "hosts", "groups", "overlap"):

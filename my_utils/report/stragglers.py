@@ -16,9 +16,10 @@ The limits grow with the number of series that are tested. So a run without stra
 whatever its size: the chance of a false name in a whole run is about FALSE_NAMES.
 
 Rosner (1983), Percentage points for a generalized ESD many-outlier procedure, Technometrics 25(2).
-"""
 
-from __future__ import annotations
+The annotations are no strings here: msgspec evaluates them, from Python 3.14 on with the names of
+the module that `public` gives the class.
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field

@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Final, Literal, TypedDict
 
 from .. import _core
 from ..common.command_line import (
@@ -59,7 +59,7 @@ SUFFIXES: dict[str, Format] = {
     ".pb": "perfetto",
 }
 DEFAULT_OUTPUT = "trace.pftrace"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 PIPE_CHUNK = 1 << 20
 TORCH_SLOT = 5  # where the processes of merged traces start among those of a rank
 
@@ -610,14 +610,47 @@ def _main(argv: Sequence[str] | None) -> int:
     return 0 if summary.is_complete else 3
 
 
-def _as_data(summary: Summary, output: str) -> dict[str, Any]:
+class SummaryData(TypedDict):
+    """What was converted.
+
+    output: the trace, null if none was written.
+    is_complete: every row of every input is in the trace.
+    rows: rows of the input.
+    slices: stages in the trace.
+    instants: moments in the trace.
+    counters: values of counters in the trace.
+    flows: arrows in the trace.
+    open: stages that had not ended.
+    bytes_written: the size of the trace before compression.
+    messages: what was left out, one line a kind of trouble.
+    """
+
+    version: Literal[1]
+    output: str | None
+    is_complete: bool
+    rows: int
+    slices: int
+    instants: int
+    counters: int
+    flows: int
+    open: int
+    bytes_written: int
+    messages: list[str]
+
+
+def _as_data(summary: Summary, output: str) -> SummaryData:
     """What was converted, as plain data; later versions only add keys."""
-    names = ("rows", "slices", "instants", "counters", "flows", "open", "bytes_written")
     return {
         "version": SCHEMA_VERSION,
         "output": None if output == os.devnull else output,
         "is_complete": summary.is_complete,
-        **{name: getattr(summary, name) for name in names},
+        "rows": summary.rows,
+        "slices": summary.slices,
+        "instants": summary.instants,
+        "counters": summary.counters,
+        "flows": summary.flows,
+        "open": summary.open,
+        "bytes_written": summary.bytes_written,
         "messages": summary.messages(),
     }
 

@@ -64,19 +64,22 @@ LABEL_INCHES = 0.16
 
 @public("my_utils.timeline")
 class Span(NamedTuple):
-    """A finished stage of one rank. Times are nanoseconds; `start_ns` since the Unix epoch."""
+    """A finished stage of one rank. Times are nanoseconds.
+
+    thread: the thread's id, with the timer's tag where it has one.
+    start_ns: since the Unix epoch.
+    node: the stage's id in its rank, 0 where the row has none.
+    parent: the id of the stage around it, 0 for none.
+    """
 
     rank: int
     thread: str
-    """The thread's id, with the timer's tag where it has one."""
     step: int
     name: str
     start_ns: int
     duration_ns: int
     node: int
-    """The stage's id in its rank, 0 where the row has none."""
     parent: int
-    """The id of the stage round it, 0 for none."""
 
 
 def find_csvs(inputs: Iterable[str | Path]) -> list[Path]:

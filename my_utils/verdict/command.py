@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ..common.arguments import parse_seconds
@@ -58,7 +58,7 @@ class Hung(Protocol):
         """For a terminal, plain."""
         ...
 
-    def as_data(self) -> dict[str, object]:
+    def as_data(self) -> Mapping[str, object]:
         """Plain data that goes into JSON."""
         ...
 

@@ -5,19 +5,43 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NotRequired, cast
 
 from ..live.poll import Snapshot, SnapshotRequest, as_data, take_snapshot
-from ..live.stacks import stack_view_lines, stacks_as_data, stacks_of
+from ..live.result import FlightRecorderData, HangData, SuspectData
+from ..live.stacks import StacksData, stack_view_lines, stacks_as_data, stacks_of
 from ..live.view import View, collective_lines, hang_text, visible
 from ..process_stacks.request import Stacks
 from ..run_files.files import FLIGHTS_FOLDER
 from ..run_files.state import Rank
-from ..verdict.result import Verdict
+from ..verdict.result import Verdict, VerdictData
 
 HUNG_AFTER_S = 30.0  # below it a checkpoint or an evaluation is more likely
 MEAN_STEPS = 5.0
 GONE_AFTER_S = 600.0  # without a sign of life for so long, nobody answers
 LINES_MAX = 80  # of stacks; those of equal ranks are one
+
+
+class HungData(HangData):
+    """A run whose ranks make no progress, as `my_utils live --json` shows it.
+
+    suspects: the ranks that hold the run up, the most suspicious first.
+    flight_recorder: only if the run has dumps of torch's flight recorder.
+    stacks: null if none of its processes is alive.
+    """
+
+    suspects: list[SuspectData]
+    flight_recorder: NotRequired[FlightRecorderData]
+    stacks: StacksData | None
+
+
+class WhyData(VerdictData):
+    """The verdict on a run.
+
+    hang: only if the ranks make no progress.
+    """
+
+    hang: NotRequired[HungData]
 
 
 @dataclass(frozen=True)
@@ -57,13 +81,14 @@ class HungRun:
         if found is not None and found.nodes:
             yield from map(visible, collective_lines(found, self.seen.found.ranks))
 
-    def as_data(self) -> dict[str, object]:
+    def as_data(self) -> HungData:
         """Plain data: `hang`, `suspects` and, if the run has dumps, `flight_recorder` as
         `my_utils.live.snapshot` has them, and `stacks`, None if no process lives."""
         data = as_data(self.seen)
         stacks = None if self.stacks is None else stacks_as_data(self.stacks)
         known = {key: data[key] for key in ("flight_recorder",) if key in data}
-        return {**data["hang"], "suspects": data["suspects"], **known, "stacks": stacks}
+        hang = {**data["hang"], "suspects": data["suspects"], **known, "stacks": stacks}
+        return cast(HungData, hang)
 
 
 def find_hang(

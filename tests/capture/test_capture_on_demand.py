@@ -45,6 +45,7 @@ from my_utils.torch_profiler import slot as _slot
 from ..conftest import ROOT, RunPython
 from ..support.profile_rows import Profile
 from ..support.ranks import Ranks
+from ..support.schemas import loads_checked
 
 pytestmark = pytest.mark.long_file
 
@@ -173,7 +174,7 @@ def ask(run_python: RunPython, *arguments: object) -> subprocess.CompletedProces
 
 def ask_json(run_python: RunPython, *arguments: object) -> tuple[int, dict[str, Any]]:
     done = ask(run_python, *arguments, "--json")
-    return done.returncode, json.loads(done.stdout or "null")
+    return done.returncode, loads_checked("capture", done.stdout) if done.stdout else {}
 
 
 def steps_in(path: str) -> list[int]:

@@ -21,6 +21,7 @@ from my_utils.common.command_line import closest
 from ..conftest import ROOT, RunPython
 from ..support.on_terminal import on_terminal, plain
 from ..support.profile_rows import COLUMNS
+from ..support.schemas import loads_checked
 
 HEAVY = {"torch", "numpy", "pandas", "matplotlib", "rich", "msgspec", "jinja2", "shtab", "difflib"}
 ROWS = "".join(
@@ -211,7 +212,7 @@ def test_old_names_lead_to_commands() -> None:
 def test_json_writes_no_file(logs: Path, run_python: RunPython) -> None:
     for command in ("trace", "timeline", "report", "live --once"):
         done = run_python("-m", "my_utils", *command.split(), "--json")
-        assert done.stdout.count("\n") >= 1 and done.stdout.lstrip()[0] in "[{", done.stderr
+        assert loads_checked(command.split()[0], done.stdout), done.stderr
         assert os.listdir(logs.parent) == ["logs"]
         assert sorted(os.listdir(logs)) == ["profile_rank_0.csv"]
 

@@ -13,6 +13,7 @@ import my_utils
 
 from ..conftest import ROOT, RunPython
 from ..support.on_terminal import on_terminal, plain
+from ..support.schemas import loads_checked
 
 METADATA = """\
 Metadata-Version: 2.1
@@ -39,7 +40,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
 
 def test_what_each_extra_would_add(installed: dict[str, str], run_python: RunPython) -> None:
     done = run_python("-m", "my_utils", "env", "--json", env=installed)
-    found = json.loads(done.stdout)
+    found = loads_checked("env", done.stdout)
     assert list(found["extras"]) == ["report", "small"]
     assert found["extras"]["report"]["missing"] == ["numpy>=999", "no-such-package>=3"]
     assert found["extras"]["small"]["missing"] == []

@@ -15,6 +15,7 @@ from my_utils.diff.command import main
 
 from ..conftest import RunPython
 from ..support.planted_runs import Run
+from ..support.schemas import loads_checked
 
 pytestmark = pytest.mark.no_torch
 
@@ -47,7 +48,7 @@ def test_two_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_several_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = [str(path) for path in sorted(runs.glob("new-*"))]
     assert main([str(runs / "base-*"), "--with", *new, "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    data = loads_checked("diff", capsys.readouterr().out)
     assert data["runs"] == [3, 3] and data["status"] == "slower"
     assert not data["within_these_runs_only"] and "3 × 3 runs" in data["text"][0]
     assert sum(one["share"] for one in data["stages"]) == pytest.approx(
@@ -62,7 +63,7 @@ def test_a_link_to_a_run_is_no_second_run(
     (tmp_path / "latest").symlink_to(runs / "base-0")
     a, b = sides(runs)
     assert main([a, str(tmp_path / "latest"), "--with", b, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"] == [1, 1]
+    assert loads_checked("diff", capsys.readouterr().out)["runs"] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -139,12 +140,12 @@ def test_renamed_stages(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     Run(ranks=2, steps=60, synchronises=False, seed=9, stages=names).write(tmp_path / "b")
     given = [sides(runs)[0], str(tmp_path / "b"), "--json"]
     assert main(given) == 0
-    apart = json.loads(capsys.readouterr().out)
+    apart = loads_checked("diff", capsys.readouterr().out)
     assert {one["stage"] for one in apart["stages"] if one["differs"]} == {
         "iter/data", "iter/loading",
     }  # fmt: skip
     assert main([*given, "--map", "iter/data=iter/loading"]) == 0
-    same = json.loads(capsys.readouterr().out)
+    same = loads_checked("diff", capsys.readouterr().out)
     assert not [one for one in same["stages"] if one["differs"]]
 
 

@@ -26,6 +26,8 @@ from my_utils.recordings import (
     save_recording,
 )
 
+from ..support.schemas import loads_checked
+
 
 def meta(path: str, digest: str | None, **more: Any) -> TraceTensorMeta:
     settings: dict[str, Any] = {"shape": (4, 8), "dtype": "float32", "device": "cpu"} | more
@@ -615,7 +617,7 @@ class TestCommandLine:
         self, files: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert diverge.main([*files(chain("1234"), chain("12cd")), "--json"]) == 1
-        data = json.loads(capsys.readouterr().out)
+        data = loads_checked("diverge", capsys.readouterr().out)
         (rank,) = data["ranks"]
         assert data["status"] == rank["status"] == "different"
         assert rank["difference"]["module"] == "mid"
@@ -630,7 +632,9 @@ class TestCommandLine:
         def refuse(text: str) -> None:
             raise AssertionError(f"{text} is no JSON")
 
-        json.loads(capsys.readouterr().out, parse_constant=refuse)
+        out = capsys.readouterr().out
+        json.loads(out, parse_constant=refuse)
+        loads_checked("diverge", out)
 
     def test_the_limit(
         self, files: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]

@@ -19,6 +19,7 @@ from my_utils import _core, live
 
 from ..conftest import ROOT, RunPython
 from ..support.live_ranks import Start, Started, beat, kill, tell_to_close, wait_until, write_beats
+from ..support.schemas import loads_checked
 
 snapshot: Any = live.snapshot  # without the types of its keys
 
@@ -59,7 +60,7 @@ class TestWhatItShows:
         kill(start_rank(0, 7, "iter,data"))
         start_rank(1, 8, "iter,backward,all_reduce")
         done = show(run_python, tmp_path, "--once", "--json", "--stuck-after", LONG_S)
-        data = json.loads(done.stdout)
+        data = loads_checked("live", done.stdout)
         assert done.returncode == live.EXIT_SUSPECTS
         assert data["version"] == 1
         assert (data["missing_ranks"], data["problems"]) == ([], [])
@@ -115,7 +116,7 @@ class TestWhatItShows:
         tell_to_close(start_rank(0, 3, "iter"))
         tell_to_close(start_rank(1, 3, "iter"))
         done = show(run_python, tmp_path, "--once", "--json")
-        data = json.loads(done.stdout)
+        data = loads_checked("live", done.stdout)
         assert done.returncode == live.EXIT_FINE
         assert [rank["state"] for rank in data["ranks"]] == ["closed", "closed"]
         assert data["suspects"] == []
@@ -377,10 +378,10 @@ class TestTheCommand:
         options = ("--json", "--interval", "0.05", "--stuck-after", str(LONG_S))
         with follow(tmp_path, *options, stdout=subprocess.PIPE) as looking:
             assert looking.stdout is not None
-            states = [json.loads(looking.stdout.readline())["ranks"][0]["state"]]
+            states = [loads_checked("live", looking.stdout.readline())["ranks"][0]["state"]]
             tell_to_close(process)
             while states[-1] != "closed":
-                states.append(json.loads(looking.stdout.readline())["ranks"][0]["state"])
+                states.append(loads_checked("live", looking.stdout.readline())["ranks"][0]["state"])
             looking.send_signal(signal.SIGINT)
             looking.communicate(timeout=60)  # a full pipe would hold it up
             assert looking.returncode == live.EXIT_FINE

@@ -21,6 +21,7 @@ from my_utils.live.view import collective_lines
 from ..conftest import RunPython
 from ..support.flight_dumps import START_NS, calls, content, entry, write_dump
 from ..support.live_ranks import beat, write_beats
+from ..support.schemas import loads_checked
 
 pytestmark = pytest.mark.no_torch
 
@@ -292,7 +293,7 @@ class TestBesideTheRanks:
             write_dump(dumps, rank, calls(*names, last=last), world=100)
         arguments = ["--once", "--json", "--flight-recorder", str(dumps)]
         done = run_python("-m", "my_utils.live", str(logs), *arguments)
-        (found,) = json.loads(done.stdout)["flight_recorder"]["stalled"]
+        (found,) = loads_checked("live", done.stdout)["flight_recorder"]["stalled"]
         assert (found["seq"], found["missing"], len(found["waiting"])) == (20, [41], 99)
 
 

@@ -3,7 +3,6 @@ still, are gone, never came, belong to an earlier run, or have begun again at an
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -30,6 +29,7 @@ from ..support.live_ranks import (
     wait_until,
     write_beats,
 )
+from ..support.schemas import loads_checked
 
 snapshot: Any = live.snapshot  # without the types of its keys
 
@@ -170,7 +170,7 @@ class TestTheVerdict:
         write_beats(tmp_path, *(beat(rank, 4, "iter") for rank in range(3)))
         done = run_python("-m", "my_utils.live", str(tmp_path), "--hung", seconds, "--json")
         assert done.returncode == status
-        assert json.loads(done.stdout)["hang"]["hung"] is bool(status)
+        assert loads_checked("live", done.stdout)["hang"]["hung"] is bool(status)
 
     def test_no_rank_and_no_directory(self, tmp_path: Path, run_python: RunPython) -> None:
         done = run_python("-m", "my_utils.live", str(tmp_path), "--hung", "5")

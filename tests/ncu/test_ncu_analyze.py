@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from my_utils.ncu_analyze_from_csv import (
 )
 
 from ..conftest import RunPython
+from ..support.schemas import loads_checked
 
 pd = pytest.importorskip("pandas")
 image_of = pytest.importorskip("matplotlib.image")
@@ -415,6 +417,25 @@ def test_the_command_line(here: Path, run_python: RunPython) -> None:
         rows = list(csv.DictReader(file))
     assert [row["kernel"] for row in rows] == [GEMM, SOFTMAX]
     check_png(here / "t.png")
+
+
+def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw, bare = (
+        written(here / "raw.csv", RAW),
+        written(here / "bare.csv", '"ID","Kernel Name"\n0,x\n'),
+    )
+    assert main([str(raw), "--json"]) == 0
+    kernels = loads_checked("ncu", capsys.readouterr().out)["kernels"]
+    assert [one["kernel"] for one in kernels] == [GEMM, SOFTMAX]
+    assert main([str(raw), "--metric", REGISTERS, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kernels"][0][REGISTERS] == 128
+    assert main([str(raw), str(bare), "--json"]) == 0
+    kernels = loads_checked("ncu-compare", capsys.readouterr().out)["kernels"]
+    assert {one["kernel"]: one["found_in"] for one in kernels} == {
+        GEMM: "a",
+        SOFTMAX: "a",
+        "x": "b",
+    }
 
 
 def test_exit_statuses(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

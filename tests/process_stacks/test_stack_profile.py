@@ -21,6 +21,7 @@ from my_utils.process_stacks.record import Frame
 from my_utils.report.command import main as report_main
 
 from ..conftest import ROOT
+from ..support.schemas import loads_checked
 
 # Rank 1 spends 3 parts of 4 of "input" in `resize`, the other ranks none.
 RANK = """
@@ -72,7 +73,7 @@ def test_a_rank_that_spends_its_input_elsewhere_is_named(
         for process in ranks:
             process.kill()
             process.communicate()
-    found = json.loads(capsys.readouterr().out)
+    found = loads_checked("capture-stacks", capsys.readouterr().out)
     assert status == 0 and found["missing"] == {}
     share = share_in_resize("\n".join(found["lines"]))
     assert 35 <= share <= 95

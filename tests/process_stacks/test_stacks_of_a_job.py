@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from my_utils.live.command import main as live_main
 from my_utils.process_stacks.request import job_stacks, request_stacks, wait_for_stacks
 
 from ..conftest import ROOT
+from ..support.schemas import loads_checked
 
 WAIT_S = 120.0  # much more than it takes
 
@@ -200,7 +200,7 @@ def test_live_shows_equal_stacks_once(job: Job, capsys: pytest.CaptureFixture[st
 def test_live_gives_stacks_as_json(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     job.start(0)
     live_main([str(job.log_dir), "--once", "--stacks", "--json"])
-    found = json.loads(capsys.readouterr().out)["stacks"]
+    found = loads_checked("live", capsys.readouterr().out)["stacks"]
     [record] = found["records"]
     names = [frame["function"] for frame in record["threads"][0]["frames"]]
     assert names == ["all_reduce", "next_batch", "<module>"]

@@ -5,12 +5,12 @@ What it costs is known: the ranks sleep, and the script says how long.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from ..conftest import ROOT, RunPython
+from ..support.schemas import loads_checked
 
 # layout, ranks, the slow one, the stage it is slow in, what a step would take less without it (ms)
 LAYOUTS = (
@@ -37,7 +37,7 @@ def test_the_slow_rank_is_named_with_what_it_costs(
     )  # fmt: skip
     assert launched.returncode == 0, launched.stderr[-3000:]
     assert f"WAITING FOR {'stage 1, ' * (layout == 'pipeline')}rank {slow}" in launched.stderr
-    verdict = json.loads(run_python("-m", "my_utils", "why", "logs", "--json").stdout)
+    verdict = loads_checked("why", run_python("-m", "my_utils", "why", "logs", "--json").stdout)
     found = verdict["findings"][0]
     assert found["ranks"] == [slow], verdict["text"]
     assert found["evidence"][0]["name"] == stage, verdict["text"]

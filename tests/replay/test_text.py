@@ -12,6 +12,7 @@ from my_utils.replay.result import ReplayVerdict
 
 from ..support.plants import case_of
 from ..support.replayed import operations_of
+from ..support.schemas import loads_checked
 
 pytestmark = pytest.mark.no_torch
 
@@ -49,7 +50,7 @@ def test_seldom_steps_are_counted_and_their_period_is_said() -> None:
 
 
 def test_the_data_has_claim_role_interval_and_evidence() -> None:
-    data = json.loads(json.dumps(verdict_on("pp", "slow stage").as_data()))
+    data = loads_checked("why", json.dumps(verdict_on("pp", "slow stage").as_data()))
     first = data["findings"][0]
     assert first["claim"] == "slow stage" and first["role"] == f"stage {first['pipeline_stage']}"
     low, high = first["saving_interval"]

@@ -29,6 +29,7 @@ from tools.perfetto_ui import Page, find_browser
 from ..clients.perfetto import TraceProcessor, why_missing
 from ..conftest import ROOT, RunPython
 from ..support.planted_runs import START_NS, SYNC, Run
+from ..support.schemas import loads_checked
 
 pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
 
@@ -142,6 +143,8 @@ def test_stages_of_a_pipeline_are_compared_among_themselves(tmp_path: Path) -> N
     assert named(found) == []
     assert found.ranks["pp"].tolist() == [0] * 4 + [1] * 4
     assert found.groups.groupby("group")["ranks"].sum().to_dict() == {"dp": 8, "pp": 8}
+    groups = loads_checked("report", found.to_json())["groups"]
+    assert [one["place"] for one in groups if one["group"] == "pp"] == [0, 1]
 
 
 def test_few_ranks_have_no_exception(tmp_path: Path) -> None:
@@ -180,7 +183,7 @@ def test_the_verdict_heads_the_page_and_what_the_command_says(
     assert said.startswith(begins)
     assert "No rank stands out" not in page.read_text()
     assert main([str(logs), "--json", "--warmup", "0"]) == 0
-    content = json.loads(capsys.readouterr().out)
+    content = loads_checked("report", capsys.readouterr().out)
     assert (content["run"]["not_judged"], content["stragglers"]) == (not_compared, [])
     assert content["verdict"]["text"][0].startswith(begins)
 
@@ -505,7 +508,7 @@ print(report.to_json())
     environment = {"TMPDIR": str(tmp_path / "temporary")}
     done = run_python("-c", program, str(run[1]), cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == json.loads(report.to_json())
+    assert loads_checked("report", done.stdout) == json.loads(report.to_json())
 
 
 def test_a_temporary_folder_that_cannot_be_written_to_is_said(
@@ -571,7 +574,7 @@ def test_little_memory_gives_the_same(run: tuple[Run, Path], report: Report) -> 
 
 def test_json_on_standard_output(run: tuple[Run, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run[1]), "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
+    content = loads_checked("report", capsys.readouterr().out)
     first = content["stragglers"][0]
     assert {key: first[key] for key in ("rank", "host", "stage", "steps", "kind")} == {
         "rank": 2, "host": "node0", "stage": "iter/backward", "steps": SLEEPS,
@@ -721,7 +724,9 @@ def test_communication_behind_compute(run: tuple[Run, Path], tmp_path: Path) -> 
     trace = tmp_path / "rank3.json.gz"
     content = {"traceEvents": events, "distributedInfo": {"rank": 3}}
     trace.write_bytes(gzip.compress(json.dumps(content).encode()))
-    (row,) = analyze(run[1], torch_traces=[trace]).overlap.to_dict("records")
+    report = analyze(run[1], torch_traces=[trace])
+    assert len(loads_checked("report", report.to_json())["overlap"]) == 1
+    (row,) = report.overlap.to_dict("records")
     assert row["rank"] == 3
     assert row["communication_s"] == pytest.approx(4.5e-3)
     assert row["compute_s"] == pytest.approx(2.6e-3)
@@ -892,7 +897,7 @@ def test_what_ray_prints_is_not_in_the_output(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "rows").iterdir())) == len(report.ranks)
-    assert json.loads(done.stdout) == json.loads(report.to_json())
+    assert loads_checked("report", done.stdout) == json.loads(report.to_json())
     assert "text" in done.stderr
 
 

@@ -3,7 +3,6 @@ the others up, also after the training was killed."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from my_utils.run_files.files import FLIGHTS_FOLDER
 from ..conftest import RunPython
 from ..support.hung_training import hung_run
 from ..support.live_ranks import wait_until
+from ..support.schemas import loads_checked
 
 pytest.importorskip("torch")
 
@@ -75,7 +75,7 @@ def test_a_real_one(tmp_path: Path, run_python: RunPython, monkeypatch: pytest.M
     assert "! rank 1 never entered all" in after
     assert verdict_lines([str(logs)])[1].startswith("! rank 1 never entered all")
     done = run_python("-m", "my_utils", "why", str(logs), "--hung", "2", "--json")
-    (cause,) = json.loads(done.stdout)["hang"]["flight_recorder"]["causes"]
+    (cause,) = loads_checked("why", done.stdout)["hang"]["flight_recorder"]["causes"]
     assert (cause["ranks"], cause["waiting"]) == ([1], [0])
 
 

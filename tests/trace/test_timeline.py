@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from my_utils.timeline import Span, find_csvs, plot_timeline, read_spans
 from my_utils.trace.timeline import _depths, main
 
 from ..conftest import RunPython
+from ..support.schemas import loads_checked
 
 HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 
@@ -120,7 +120,7 @@ def drawn_steps(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[int
     """The steps of each rank in the picture."""
     assert main([*arguments, "--json"]) == 0
     found: dict[int, set[int]] = {}
-    for span in json.loads(capsys.readouterr().out):
+    for span in loads_checked("timeline", capsys.readouterr().out):
         found.setdefault(span["rank"], set()).add(span["step"])
     return found
 
@@ -147,7 +147,7 @@ def test_of_a_step_that_a_restarted_job_repeats_the_last_attempt_is_drawn(
             text += row(f"{attempt}000.{step}", step, "iter", "END", "9.0", node, 0)
     (tmp_path / "profile_rank_0.csv").write_text(text)
     assert main([str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = loads_checked("timeline", capsys.readouterr().out)
     assert [(span["step"], span["node"] >> 40) for span in found] == [(2, 2), (3, 2)]
 
 

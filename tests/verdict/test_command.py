@@ -13,6 +13,7 @@ from my_utils.why import main
 
 from ..conftest import RunPython
 from ..support.planted_runs import Run
+from ..support.schemas import loads_checked
 
 pytestmark = pytest.mark.no_torch
 
@@ -78,7 +79,7 @@ def test_json_and_files(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([str(found), "--json"]) == 3
-    printed = json.loads(capsys.readouterr().out)
+    printed = loads_checked("why", capsys.readouterr().out)
     assert printed["findings"][0]["ranks"] == [1] and os.listdir(tmp_path) == []
     for name in ("v.json", "v.md", "v.txt"):
         assert main([str(found), "-o", name, "--quiet"]) == 3

@@ -19,6 +19,7 @@ from my_utils.why import Finding, Verdict, judge
 
 from ..conftest import ROOT
 from ..support.array_runs import ArrayRun
+from ..support.schemas import loads_checked
 
 pytestmark = pytest.mark.no_torch
 
@@ -118,7 +119,7 @@ def test_names_of_users_do_not_steer_a_terminal() -> None:
 def test_as_data_goes_into_json() -> None:
     run = ArrayRun(ranks=4).more("input", 24, rank=1)
     data = judge(run.data()).as_data()
-    again = json.loads(json.dumps(data))
+    again = loads_checked("why", json.dumps(data))
     assert again["version"] == 1 and again["status"] == "found"
     first = again["findings"][0]
     assert (first["kind"], first["ranks"], first["stage"]) == ("input", [1], "input")

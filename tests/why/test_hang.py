@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from my_utils.live import snapshot
 from my_utils.why import main
 
 from ..conftest import ROOT
+from ..support.schemas import loads_checked
 
 WAIT_S = 60.0
 
@@ -125,7 +125,7 @@ def test_a_hang_is_data_too(job: Job, capsys: pytest.CaptureFixture[str]) -> Non
     job.wait_until_still(0.5)
     capsys.readouterr()
     assert main([str(job.log_dir), "--hung", "0.5", "--json"]) == 3
-    hang = json.loads(capsys.readouterr().out)["hang"]
+    hang = loads_checked("why", capsys.readouterr().out)["hang"]
     assert hang["hung"] and [one["rank"] for one in hang["suspects"]] == [2]
     stacks = {
         record["rank"]: [frame["function"] for frame in record["threads"][0]["frames"]]
@@ -147,7 +147,7 @@ def test_without_a_living_process_it_says_so(job: Job, capsys: pytest.CaptureFix
     assert any(line.startswith("! rank 2") and "in iter > input" in line for line in rest)
     assert status == 4  # seven steps are too few for a verdict, and a hang is none
     assert main([str(job.log_dir), "--json"]) == 4
-    assert json.loads(capsys.readouterr().out)["hang"]["stacks"] is None
+    assert loads_checked("why", capsys.readouterr().out)["hang"]["stacks"] is None
 
 
 @pytest.mark.parametrize("how", ["ends", "idles"])
@@ -163,7 +163,7 @@ def test_a_run_that_is_over_hangs_in_nothing(
         job.wait_until_still(0.5)
     capsys.readouterr()
     assert main([str(job.log_dir), "--hung", "0.5", "--json"]) == 4
-    assert "hang" not in json.loads(capsys.readouterr().out)
+    assert "hang" not in loads_checked("why", capsys.readouterr().out)
 
 
 def test_a_step_that_is_shorter_than_the_limit_is_no_hang(
@@ -171,7 +171,7 @@ def test_a_step_that_is_shorter_than_the_limit_is_no_hang(
 ) -> None:
     job.start("hangs")
     assert main([str(job.log_dir), "--json"]) == 4
-    assert "hang" not in json.loads(capsys.readouterr().out)
+    assert "hang" not in loads_checked("why", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])

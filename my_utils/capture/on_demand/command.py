@@ -65,6 +65,8 @@ __all__ = [
     "wait_for_capture",
 ]
 
+SCHEMA_VERSION = 1
+
 EXIT_FINE = 0
 EXIT_NOBODY = 1
 EXIT_USAGE = 2
@@ -399,7 +401,7 @@ def _run(arguments: argparse.Namespace) -> int:
         request = _request(arguments)
     is_text = not (arguments.json or arguments.quiet)
     if arguments.json and arguments.wait is None:
-        print(json.dumps({"request": request.as_data()}))
+        print(json.dumps({"version": SCHEMA_VERSION, "request": request.as_data()}))
     elif is_text:
         print(describe_request(request), flush=True)
     if arguments.wait is None:
@@ -486,7 +488,8 @@ def _wait(arguments: argparse.Namespace, request: Request) -> int:
             request, arguments.logs, store=arguments.store, timeout_s=arguments.wait, on_change=show
         )
     if arguments.json:
-        print(json.dumps({"request": request.as_data(), "answers": found}))
+        data = {"version": SCHEMA_VERSION, "request": request.as_data(), "answers": found}
+        print(json.dumps(data))
     fine = bool(found) and all(response["state"] == "done" for response in found.values())
     return EXIT_FINE if fine else EXIT_FAILED
 

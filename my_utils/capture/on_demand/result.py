@@ -14,10 +14,13 @@ FINAL_STATES = ("done", "failed")
 
 @public("my_utils.capture")
 class Response(TypedDict, total=False):
-    """The response of a rank, as `responses` and `wait_for_capture` return it.
+    """The response of a rank, as `responses` and `wait_for_capture` return it; `state` is always
+    there.
 
-    `state` is always there. `reason`: of a failure, or a note. `files`: paths on the rank's
-    machine. `opened_at_step`: None before the window opened. `time`: Unix seconds.
+    reason: of a failure, or a note.
+    opened_at_step: None before the window opened.
+    files: paths on the rank's machine.
+    time: Unix seconds.
     """
 
     version: int

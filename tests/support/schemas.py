@@ -1,0 +1,29 @@
+"""The JSON that commands print, checked by its schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+
+from ..conftest import ROOT
+
+
+def schema(name: str) -> dict[str, Any]:
+    text = (ROOT / "docs" / "schema" / f"{name}.json").read_text(encoding="utf-8")
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+def loads_checked(name: str, text: str) -> Any:
+    """The JSON that a command printed; `name` is that of its schema, which must accept it.
+
+    A schema allows keys of later versions; here each key must be in it.
+    """
+    data, strict = json.loads(text), schema(name)
+    for definition in strict["$defs"].values():
+        if "properties" in definition:
+            definition["additionalProperties"] = False
+    jsonschema.validate(data, strict)
+    return data
