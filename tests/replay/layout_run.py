@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.data import DataLoader, Dataset
 
 STEPS = 40
-USUAL_S, SLOW_S = 0.006, 0.020
+USUAL_S, SLOW_S = 0.006, 0.046
 LOADS_S, LOADS_SLOWLY_S = 0.002, 0.030
 
 

@@ -16,8 +16,8 @@ from ..support.schemas import loads_checked
 LAYOUTS = (
     ("tensor parallel", 2, 0, "input", 28.0),
     ("all_reduce in forward", 2, 1, "input", 28.0),
-    ("fully sharded, tensor parallel", 4, 3, "forward", 28.0),
-    ("pipeline", 4, 1, "forward", 56.0),
+    ("fully sharded, tensor parallel", 4, 3, "forward", 80.0),
+    ("pipeline", 4, 1, "forward", 160.0),
 )
 WITHIN = 0.35  # the machine is shared, and the ranks are more than its processors
 
