@@ -90,6 +90,24 @@ class CaptureBackend:
         return short_repr(self)
 
 
+def start_backend(backend: Any, window_id: str) -> None:
+    """Starts a backend, which may be an object of the user's with `start` and `stop` alone."""
+    start = getattr(backend, "start_window", None)
+    if start is None:
+        backend.start()
+    else:
+        start(window_id)
+
+
+def stop_backend(backend: Any, window_id: str) -> None:
+    """Stops it."""
+    stop = getattr(backend, "stop_window", None)
+    if stop is None:
+        backend.stop()
+    else:
+        stop(window_id)
+
+
 @public("my_utils.profiling.backends")
 class NoOpBackend(CaptureBackend):
     """Captures nothing: for ranks that have windows armed and no profiler."""
@@ -145,7 +163,7 @@ class TorchProfilerBackend(CaptureBackend):
         """Opens the profiler."""
         owner = f"TorchProfilerBackend, window {window_id!r}"
         close = functools.partial(self.stop_window, window_id)
-        profile = TorchProfile(owner, at_exit=close, cut_short=close, **self.options)
+        profile = TorchProfile(owner, close=close, **self.options)
         taken_by = holder()
         if profile.start():
             self._running, self.not_recording = profile, None

@@ -43,37 +43,22 @@ from ..common.public import public
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from ..common.wrapping import Scope, decorate
-from .backends import CaptureBackend, make_backend
-from .hooks import (
+from .backends import CaptureBackend, make_backend, start_backend, stop_backend
+from .nvtx_range import begin_range
+from .reports import (
+    Attachment,
     Reported,
-    capture_hook,
-    default_controller,
+    forward_name,
     marked_names,
     meta_of,
-    set_default_controller,
-    set_position,
+    report_passes,
 )
-from .modules import Attachment, attach, forward_name, report_passes
-from .nvtx_range import begin_range
 from .spec import CaptureSpec, StopPolicy
 
 if TYPE_CHECKING:
     import torch
 else:
     torch = lazy_module("torch")
-
-__all__ = [
-    "CaptureController",
-    "CaptureSpec",
-    "CaptureState",
-    "HookEvent",
-    "StopPolicy",
-    "attach",
-    "capture_hook",
-    "default_controller",
-    "set_default_controller",
-    "set_position",
-]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _package_logger = logging.getLogger("my_utils")
@@ -266,11 +251,7 @@ class CaptureController(_core.CaptureWindows):
         spec = self._specs.get(window_id)
         try:
             backend = self._backend_of(spec)
-            start = getattr(backend, "start_window", None)
-            if start is None:
-                backend.start()
-            else:
-                start(window_id)
+            start_backend(backend, window_id)
         except Exception as error:
             self.logger.exception("capture window %s: the backend could not be started", window_id)
             self._details[window_id] = f"{type(error).__name__}: {error}"
@@ -293,12 +274,7 @@ class CaptureController(_core.CaptureWindows):
         if end_range is not None:
             end_range()
         try:
-            backend = self._backend_of(self._specs.get(window_id))
-            stop = getattr(backend, "stop_window", None)
-            if stop is None:
-                backend.stop()
-            else:
-                stop(window_id)
+            stop_backend(self._backend_of(self._specs.get(window_id)), window_id)
         except Exception as error:
             self.logger.exception("capture window %s: the backend could not be stopped", window_id)
             self._details[window_id] = f"{type(error).__name__}: {error}"

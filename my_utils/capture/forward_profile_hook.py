@@ -39,7 +39,7 @@ from ..common.process_end import call_at_end
 from ..common.public import public
 from ..common.ranks import check_ranks, is_chosen
 from ..common.warnings import warn_once
-from .backends import CaptureBackend, CudaProfilerBackend
+from .backends import CaptureBackend, CudaProfilerBackend, start_backend, stop_backend
 from .nvtx_range import begin_range
 
 if TYPE_CHECKING:
@@ -175,12 +175,8 @@ class ForwardProfilerHook(_core.ForwardPasses):
             if self._module is None:  # detached by another thread meanwhile
                 self.unwatch()
                 return
-            start = getattr(self.backend, "start_window", None)
             try:
-                if start is None:
-                    self.backend.start()
-                else:
-                    start(self.window_id)
+                start_backend(self.backend, self.window_id)
             except Exception:
                 self.unwatch()
                 self.outcome = "failed"
@@ -219,12 +215,8 @@ class ForwardProfilerHook(_core.ForwardPasses):
             end_range, self._range = self._range, None
             if end_range is not None:
                 end_range()
-            stop = getattr(self.backend, "stop_window", None)
             try:
-                if stop is None:
-                    self.backend.stop()
-                else:
-                    stop(self.window_id)
+                stop_backend(self.backend, self.window_id)
             except Exception:
                 _logger.exception("%s: the backend could not be stopped", self)
             level = logging.INFO if outcome == "done" else logging.WARNING

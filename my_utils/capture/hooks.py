@@ -19,14 +19,14 @@ from ..common.lazy_modules import lazy_module
 from ..common.public import public
 from ..common.ranks import check_rank, current_rank
 from ..common.reprs import short_repr
-from ..common.warnings import warn_once
 from ..common.wrapping import Scope, decorate
+from .controller import CaptureController
+from .reports import Attachment, Reported, forward_name, marked_names, meta_of, report_passes
 
 if TYPE_CHECKING:
-    from . import controller as _controller
+    import torch
 else:
-    _controller = lazy_module("my_utils.capture.controller")
-
+    torch = lazy_module("torch")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -36,7 +36,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.controller: _controller.CaptureController | None = None
+        self.controller: CaptureController | None = None
         self.role: str | None = None
         self.rank: int | None = None
         self.position: Mapping[str, int] = {}
@@ -48,33 +48,13 @@ class _Process:
 
 _process = _Process()
 
-marked_names: set[str] = set()
-"""The names that hooks of this process were made for, whether they were called or not."""
-
-
-def meta_of(
-    name: str,
-    meta: Callable[..., Mapping[str, Any] | None],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> dict[str, Any]:
-    """What `meta` returns for a call; {} with one warning where that is not a mapping, or raises:
-    the training continues."""
-    try:
-        found = meta(*args, **kwargs)
-        return {} if found is None else dict(found)
-    except Exception as error:
-        text = f"capture hook {name!r}: its meta function gave no mapping"
-        warn_once(f"capture_meta:{name}", f"{text}: {type(error).__name__}: {error}")
-        return {}
-
 
 def set_default_controller(
-    controller: _controller.CaptureController | None,
+    controller: CaptureController | None,
     *,
     role: str | None = None,
     rank: int | None = None,
-) -> _controller.CaptureController | None:
+) -> CaptureController | None:
     """Sets the controller that `capture_hook` reports to, None for none. Returns the one before.
 
     role, rank: of hooks that name none; the rank is this process's by default.
@@ -89,12 +69,12 @@ def set_default_controller(
     return before
 
 
-def default_controller() -> _controller.CaptureController | None:
+def default_controller() -> CaptureController | None:
     """The controller that `capture_hook` reports to."""
     return _process.controller
 
 
-def _rank_for(controller: _controller.CaptureController) -> int | None:
+def _rank_for(controller: CaptureController) -> int | None:
     """This process's rank. It takes some microseconds, so it is read while windows are armed only.
 
     A rank of 0 is read again, because it is also the value before a rank is known.
@@ -192,19 +172,19 @@ class capture_hook:
 
     def _event(
         self,
-        controller: _controller.CaptureController,
+        controller: CaptureController,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> HookEvent:
         return self._made(controller, {**_process.position, **self._fixed}, args, kwargs)
 
-    def event(self, controller: _controller.CaptureController, **least: int) -> HookEvent:
+    def event(self, controller: CaptureController, **least: int) -> HookEvent:
         """What is reported; `least` is the `meta` that all other overrides."""
         return self._made(controller, {**least, **_process.position, **self._fixed}, (), {})
 
     def _made(
         self,
-        controller: _controller.CaptureController,
+        controller: CaptureController,
         meta: dict[str, Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -287,7 +267,7 @@ class capture_hook:
         return Reported(controller, self._event(controller, args, kwargs))
 
 
-_Report = tuple["_controller.CaptureController", HookEvent] | None
+_Report = tuple[CaptureController, HookEvent] | None
 
 
 class _Block:
@@ -320,22 +300,32 @@ def _innermost(hook: capture_hook) -> _Block | None:
     return block
 
 
-class Reported(Scope):
-    """One event, reported at both ends of a call or a block."""
+def attach(
+    module: torch.nn.Module,
+    profile_name: str | None = None,
+    *,
+    role: str | None = None,
+    rank: int | None = None,
+    meta: Callable[[], Mapping[str, Any]] | None = None,
+) -> Attachment:
+    """Reports every forward pass of a module to the process's controller, as `capture_hook` does
+    for functions, until `stop()` of what is returned, a call of it, or the end of a `with` block.
 
-    __slots__ = ("_controller", "_event")
+    profile_name: what windows name; by default the module's class and ".forward".
+    role, rank: of the event; by default those of `set_default_controller`.
+    meta: called before each pass. What it returns goes before the position of `set_position`, and
+        that before the number of the pass from 0, which is `iter`.
 
-    def __init__(self, controller: _controller.CaptureController, event: HookEvent) -> None:
-        self._controller = controller
-        self._event = event
+    While no controller is set a pass is only counted. See `CaptureController.attach`.
 
-    def __enter__(self) -> None:
-        self._controller.on_enter(self._event)
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 2)
+    >>> with attach(model):  # reports "Linear.forward"
+    ...     _ = model(torch.ones(1, 2))
+    """
+    hook = capture_hook(forward_name(module, profile_name), role=role, rank=rank, meta=meta)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._controller.on_exit(self._event, raised=error is not None)
+    def event(controller: CaptureController, number: int) -> HookEvent:
+        return hook.event(controller, iter=number)
+
+    return report_passes(module, default_controller, event)

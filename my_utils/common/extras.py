@@ -21,7 +21,7 @@ PACKAGES = {
     "pynvml": "nvidia-ml-py",
     "yaml": "pyyaml",
 }
-WITH_TORCH = ("torch", "safetensors", "setuptools")  # which torch requires
+WITH_TORCH = ("torch", "setuptools")  # which torch requires
 
 
 def how_to_install(module: str) -> str:

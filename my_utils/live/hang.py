@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..run_files.state import Rank
+from ..verdict.kinds import kind_of_stage
 from .suspects import Suspect, Usual, find_suspects
+
+PATIENCE = 20.0  # times what a rank may stand still
+FORWARD = "forward"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ def find_hang(
     """Workers are left out: they come and go as their ranks do."""
     main = [rank for rank in ranks if rank.worker == 0]
     suspects = [s for s in find_suspects(main, after_s, usual) if _stands(s.rank, after_s)]
+    if suspects and all(takes_long(one.rank, after_s) for one in suspects):
+        suspects, main = [], [rank for rank in main if not rank.alive]
     held = {suspect.rank.label for suspect in suspects}
     waiting = [
         rank
@@ -62,6 +68,18 @@ def find_hang(
             default=None,
         ),
     )
+
+
+def takes_long(rank: Rank, after_s: float) -> bool:
+    """Whether the rank lives and is in a checkpoint, in an evaluation, or in the forward of its
+    first step, which may compile: that may take 20 times as long, and others may wait for it."""
+    if rank.state != "running" or rank.main is None or rank.call is not None:
+        return False
+    if (rank.still_s or 0.0) >= PATIENCE * after_s:
+        return False
+    kinds = {kind_of_stage(stage) for stage in rank.stack}
+    compiles = rank.stack == (FORWARD,) and rank.step == 0
+    return compiles or bool(kinds & {"checkpoint", "eval"})
 
 
 def _stands(rank: Rank, after_s: float) -> bool:

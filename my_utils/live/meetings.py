@@ -68,6 +68,8 @@ def _profiles(folder: str) -> list[str]:
 
 def meeting_of(rank: Rank, names: Collection[str]) -> str | None:
     """The stage in which the main thread waits for other ranks, or may; None where it does not."""
+    if rank.call is not None:
+        return rank.call.name
     for stage in rank.stack:
         if stage in names or kind_of_stage(stage) == "communication":
             return stage

@@ -33,10 +33,9 @@ from ..common.tables import write_figure
 from ..common.warnings import warn_once
 from ..log.logger import get_global_logger
 from .tracker.plot import draw
-from .tracker.psutil_probes import psutil_probes
 from .tracker.record import Peak, Record
-from .tracker.run import Run, Sources
-from .tracker.sources import Host, Nvml, torch_devices, torch_probes
+from .tracker.run import Run
+from .tracker.sources import Host, Nvml, Probe, psutil_probes, torch_devices, torch_probes
 
 _logger = logging.getLogger("my_utils")
 
@@ -148,26 +147,25 @@ class GPU_Performance_Tracker:
                 require(
                     "matplotlib", "the plot of the performance tracker (plot=False does without)"
                 )
-            sources = self._open_sources()
+            nvml = self._open_nvml() if self.track_hardware_metrics else None
+            probes = self._probes(nvml)
             if self._record is None:
-                figures = [figure for probe in sources.probes for figure in probe.figures]
+                figures = [figure for probe in probes for figure in probe.figures]
                 base = f"{self.prefix}_rank{current_rank()}_performance_profile"
                 self._record = Record(Path(base).absolute(), figures, self.counters)
-            run = Run(self._record, sources, self.interval_s)
+            run = Run(self._record, probes, nvml, self.interval_s)
             if run.start():
                 self._run = run
                 _running.add(self)
                 call_at_end(_stop_all)
 
-    def _open_sources(self) -> Sources:
-        nvml = self._open_nvml() if self.track_hardware_metrics else None
+    def _probes(self, nvml: Nvml | None) -> list[Probe]:
         in_torch, in_nvml = torch_devices(), 0 if nvml is None else nvml.count
         devices = _present(self.devices, max(in_torch, in_nvml))
         probes = torch_probes([device for device in devices if device < in_torch])
         if nvml is not None:
             probes += nvml.probes(devices)
-        host = Host()
-        return Sources(probes + host.probes() + psutil_probes(), nvml, host)
+        return probes + Host().probes() + psutil_probes()
 
     def _open_nvml(self) -> Nvml | None:
         try:
@@ -226,8 +224,8 @@ class GPU_Performance_Tracker:
     def _forget(self) -> None:
         """In a forked child: the thread is the parent's, and so is the file."""
         self._lock = threading.RLock()
-        if self._run is not None:
-            self._run.forget()
+        if self._record is not None:
+            self._record.forget()
         self._run = None
 
     # --- results ---

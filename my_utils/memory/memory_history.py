@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import threading
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from ..common.arguments import check_int
 from ..common.extras import needs_torch
-from ..common.files import atomic_write
+from .memory_snapshot_form import write_snapshot
 
 Context = Literal["state", "alloc", "all"] | None
 Stacks = Literal["python", "all"]
 
 CONTEXTS = (None, "state", "alloc", "all")
 STACKS = ("python", "all")
-
-# What the memory viewer reads, and torch writes itself.
-_PICKLE_PROTOCOL = 4
 
 _logger = logging.getLogger("my_utils")
 
@@ -46,8 +41,7 @@ class Recording:
         snapshot: Any = torch.cuda.memory._snapshot()
         if not self._first:
             snapshot = trimmed(snapshot, self._began_us)
-        with atomic_write(path) as file:
-            pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
+        write_snapshot(path, snapshot)
         return Path(path)
 
     def end(self) -> None:
@@ -132,11 +126,6 @@ def _is_on() -> bool:
 def check_options(max_entries: object, context: object, stacks: object) -> None:
     """TypeError or ValueError that names the argument."""
     check_int("max_entries", max_entries, 1)
-    _check_one_of("context", context, CONTEXTS)
-    _check_one_of("stacks", stacks, STACKS)
-
-
-def _check_one_of(name: str, value: object, allowed: Iterable[str | None]) -> None:
-    choices = tuple(allowed)
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {choices}, not {value!r:.100}")
+    for name, value, allowed in (("context", context, CONTEXTS), ("stacks", stacks, STACKS)):
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {allowed}, not {value!r:.100}")

@@ -174,10 +174,13 @@ class MemorySnapshotter:
         known = identity()
         return Path.cwd() if known is None else Path(known.log_dir)
 
-    @contextlib.contextmanager
-    def span(self, name: str) -> Iterator[None]:
+    def span(self, name: str) -> contextlib.AbstractContextManager[None]:
         """`start` and `stop` round a block; the snapshot is written when the block raises, too, as
         it does when it runs out of memory."""
+        return self._span(name)
+
+    @contextlib.contextmanager
+    def _span(self, name: str) -> Iterator[None]:
         self.start(name)
         try:
             yield
@@ -212,8 +215,8 @@ class MemorySnapshotter:
 
 
 @public("my_utils.memory_snapshot")
-class NoOpMemorySnapshotter:
-    """Takes every call of MemorySnapshotter and does nothing.
+class NoOpMemorySnapshotter(MemorySnapshotter):
+    """Takes every call of MemorySnapshotter and does nothing; `paths` stays empty.
 
     >>> snapshotter = NoOpMemorySnapshotter()
     >>> snapshotter.start("forward")
@@ -221,24 +224,8 @@ class NoOpMemorySnapshotter:
     True
     """
 
-    @renamed_parameters(save_dir="output")
-    def __init__(
-        self,
-        output: StrPath | None = None,
-        *,
-        max_entries: int = 100_000,
-        ranks: int | Iterable[int] | None = None,
-        context: Context = "all",
-        stacks: Stacks = "all",
-    ) -> None:
-        self.paths: list[Path] = []
-        """Stays empty."""
-
     def __repr__(self) -> str:
         return short_repr(self)
-
-    def set_logger(self, logger: logging.Logger | None) -> None:
-        """Does nothing."""
 
     def start(self, name: str) -> None:
         """Does nothing."""
@@ -250,25 +237,6 @@ class NoOpMemorySnapshotter:
     def span(self, name: str) -> contextlib.AbstractContextManager[None]:
         """A block in which nothing is done."""
         return contextlib.nullcontext()
-
-    @property
-    def open_names(self) -> tuple[str, ...]:
-        """Nothing is ever open."""
-        return ()
-
-    def close(self) -> None:
-        """Does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        pass
 
 
 def _check_name(name: object) -> None:
@@ -300,11 +268,9 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-def _make_global() -> MemorySnapshotter | NoOpMemorySnapshotter:
-    enabled = read_switch("ENABLE_MEMORY_SNAPSHOT")
-    return MemorySnapshotter() if enabled else NoOpMemorySnapshotter()
-
-
-global_snapshotter: MemorySnapshotter | NoOpMemorySnapshotter = _make_global()
+global_snapshotter: MemorySnapshotter | NoOpMemorySnapshotter
+global_snapshotter = (
+    MemorySnapshotter() if read_switch("ENABLE_MEMORY_SNAPSHOT") else NoOpMemorySnapshotter()
+)
 """A snapshotter for the whole program: on with ENABLE_MEMORY_SNAPSHOT=1 in the environment when
 this module is imported, otherwise it does nothing."""

@@ -102,8 +102,10 @@ def snapshot_of(profiler: Any) -> dict[str, Any]:
     Without `profile_memory=True` it has no events. RuntimeError when the profiler has not run, or
     has not been stopped.
     """
+    import torch
+
     seen = _seen(profiler)
-    gpus = max([_gpu_count(), *(index + 1 for kind, index in seen if kind != "cpu")])
+    gpus = max([torch.cuda.device_count(), *(index + 1 for kind, index in seen if kind != "cpu")])
     devices = [_Device() for _ in range(gpus + 1)]
     for (kind, index), device in seen.items():
         devices[gpus if kind == "cpu" else index] = device
@@ -121,12 +123,6 @@ def write_snapshot(path: str | os.PathLike[str], snapshot: dict[str, Any]) -> No
     """The snapshot as a pickle that the viewer opens, whole or not at all."""
     with atomic_write(path) as file:
         pickle.dump(snapshot, file, protocol=PICKLE_PROTOCOL)
-
-
-def _gpu_count() -> int:
-    import torch
-
-    return torch.cuda.device_count()
 
 
 # --- what the profiler saw ---

@@ -161,7 +161,8 @@ class ModuleProfiler:
         if not is_chosen(self._ranks):
             return
         self._rows = rows_of(self.model, self._whole)
-        self._times = times = _core.ModuleTimes(_SLOTS * len(self._rows) + 1, self._wants_gpu())
+        wants_gpu = is_on_cuda(self.model) if self._use_cuda is None else self._use_cuda
+        self._times = times = _core.ModuleTimes(_SLOTS * len(self._rows) + 1, wants_gpu)
         if self._use_cuda and not times.has_gpu:
             warn_once("module_profiler_cuda", "use_cuda=True, but no CUDA driver was found; "
                       "modules have CPU times only")  # fmt: skip
@@ -212,9 +213,6 @@ class ModuleProfiler:
         trace: TracebackType | None,
     ) -> None:
         self._take_off()
-
-    def _wants_gpu(self) -> bool:
-        return is_on_cuda(self.model) if self._use_cuda is None else self._use_cuda
 
     def _new_counting(self, times: _core.ModuleTimes) -> Counting | None:
         if not (self._flops or self._memory):
@@ -353,7 +351,8 @@ class ModuleProfiler:
         from .module_table import ModuleTable
 
         self._wait_for_gpu()
-        table = ModuleTable(self._records(), columns=self._columns())
+        records = [self._record(index, row) for index, row in enumerate(self._rows)]
+        table = ModuleTable(records, columns=self._columns())
         if len(table):
             by = table[["total_ms", *(["recompute_ms", "backward_ms"] if self._backward else [])]]
             whole = by.sum(axis=1)
@@ -376,9 +375,6 @@ class ModuleProfiler:
             *(["peak_memory_bytes"] if self._memory else []),
             "overhead_ms",
         ]
-
-    def _records(self) -> list[dict[str, Any]]:
-        return [self._record(index, row) for index, row in enumerate(self._rows)]
 
     def _record(self, index: int, row: Row) -> dict[str, Any]:
         forward, again, backward = (self._figures(_SLOTS * index + kind) for kind in range(_SLOTS))

@@ -66,14 +66,12 @@ def _leaves(
 
 
 def is_of(module: torch.nn.Module, kinds: Sequence[type | str]) -> bool:
-    names = {n for cls in type(module).__mro__ for n in (cls.__name__, _full_name(cls))}
+    names = set()
+    for cls in type(module).__mro__:
+        names |= {cls.__name__, f"{cls.__module__}.{cls.__qualname__}"}
     return any(
         kind in names if isinstance(kind, str) else isinstance(module, kind) for kind in kinds
     )
-
-
-def _full_name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def is_on_cuda(model: torch.nn.Module) -> bool:

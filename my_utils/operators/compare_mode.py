@@ -11,10 +11,10 @@ import torch
 from ..common.arguments import check_int, check_tolerance
 from ..common.public import public
 from ..common.warnings import warn_once
-from .check import OpCheck, Rules, coarsest
+from .check import OpCheck, Rules, check_view, coarsest
 from .finite import Counts, is_clean, is_finding
 from .inputs import distinct_tensors
-from .mode import RULE, OpMode, alone, dump_or_say
+from .mode import RULE, OpMode, OpModeError, alone, dump_or_say
 from .module_path import Scope, where
 from .policy import Action, OpPlan, OpPolicy
 from .random_ops import Draws
@@ -22,7 +22,6 @@ from .reference import NotComparable, OpCopy, Reference
 from .reproduce import comparison_again
 from .summary import OpSummary
 from .sums import Slack, is_sum
-from .views import check_view
 
 _STARTS = " starts to run ..."
 _SUCCEEDS = " succeeds to pass CompareWithCPU test"
@@ -30,16 +29,9 @@ _OF_VIEWS = Rules(strides=True)
 
 
 @public("my_utils.compare_tool")
-class CompareError(RuntimeError):
+class CompareError(OpModeError):
     """An operator failed, and `dump_error_data` asks to stop there; `files`: what was dumped. Or
     nothing at all could be tested in a block; then there are no files."""
-
-    def __init__(self, text: str, files: list[Any]) -> None:
-        super().__init__(text)
-        self.files = files
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.files)
 
 
 def choose_targets(target_list: Any, target_op: Any) -> tuple[Any, str]:
@@ -99,7 +91,7 @@ class CompareWithCPU(OpMode):
     """
 
     test_name: ClassVar[str] = "CompareWithCPU"
-    _stop_error: ClassVar[type[Exception]] = CompareError
+    _stop_error: ClassVar[type[OpModeError]] = CompareError
 
     def __init__(
         self,

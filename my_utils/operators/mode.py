@@ -4,6 +4,7 @@ of every operator through the mode."""
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -26,7 +27,6 @@ from ..common.tables import write_text
 from ..common.warnings import warn_once
 from .arrivals import Arrivals
 from .check import describe
-from .compiled import warn_of_unseen
 from .dump import dump_call
 from .log import OpLog
 from .module_path import Scope, phase, where
@@ -40,6 +40,9 @@ RULE = "=" * 28
 # The modes by which torch works out shapes and graphs, and the tensors without values in them.
 _TRACERS = tuple(torch._C._TorchDispatchModeKey.__members__.values())
 _TRACED = frozenset((FakeTensor, FunctionalTensor))
+
+# Backends of torch.compile that run a graph operator by operator.
+_SEEN_BACKENDS = frozenset(("eager", "aot_eager", "aot_eager_decomp_partition", "eager_noexcept"))
 
 
 def alone() -> AbstractContextManager[Any]:
@@ -65,6 +68,17 @@ def skip_dynamo(function: Any) -> None:
         return  # a version of torch without it: its compiler may trace the function, too
 
 
+class OpModeError(RuntimeError):
+    """Ends a block. files: what was dumped, if anything was."""
+
+    def __init__(self, text: str, files: list[Any]) -> None:
+        super().__init__(text)
+        self.files = files
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.files)
+
+
 class OpMode(TorchDispatchMode):
     """The base of the tools; `_watch` is theirs.
 
@@ -77,7 +91,7 @@ class OpMode(TorchDispatchMode):
 
     supports_higher_order_operators = True  # else torch raises for each of them
     test_name: ClassVar[str] = ""
-    _stop_error: ClassVar[type[Exception]]  # takes a text and the files of a dump
+    _stop_error: ClassVar[type[OpModeError]]
 
     def __init__(
         self,
@@ -395,8 +409,26 @@ def dump_or_say(
         warn_once("op_dump", said)
         return [], said
     return files, (
-        f"inputs and outputs are in {files[0]} and {files[2]}; python {files[-1]} runs it again"
+        f"inputs and outputs are in {files[0]} and {files[1]}; python {files[-1]} runs it again"
     )
+
+
+def warn_of_unseen() -> None:
+    """One warning for each backend of torch.compile that hides operators from a mode, of those that
+    the process has compiled with."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is None:
+        return
+    backends: dict[int, Any] = getattr(dynamo, "cached_backends", {})
+    for backend in list(backends.values()):
+        name = getattr(backend, "compiler_name", None)
+        if isinstance(name, str) and name not in _SEEN_BACKENDS:
+            warn_once(
+                f"op_mode_backend_{name}",
+                f"torch.compile with the backend {name!r} is in use: the comparison tools do not "
+                "see operators that it compiled to kernels, only the others; with "
+                'backend="aot_eager" they see all',
+            )
 
 
 skip_dynamo(OpMode.__torch_dispatch__)

@@ -5,37 +5,35 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
 
 from ..common.public import public
+from ..tensors import torch_ops as _torch_ops
+from ..tensors.tensor_kinds import has_kernels
 from .arrivals import Arrivals
 from .compare_mode import choose_targets
-from .finite import Counts, is_clean, is_finding
+from .finite import Counts, counts_on_device, is_clean, is_finding
 from .inputs import copied, distinct_tensors, tensors_in
-from .mode import RULE, OpMode, dump_or_say
+from .mode import RULE, OpMode, OpModeError, dump_or_say
 from .module_path import where
-from .nan_inf_later import Call, LaterCounts
 from .policy import Action, OpPlan, OpPolicy
 from .reproduce import search_again
 
 _SHOWN_A_STEP = 20  # of those that only pass on what came in
 
 _FINDINGS_MAX = 10_000
+_CALLS_MAX = 20_000  # that wait to be read; then they are, before the step has ended
 
 Role = Literal["producer", "propagator"]
 
 
 @public("my_utils.compare_tool")
-class NanInfError(RuntimeError):
+class NanInfError(OpModeError):
     """An operator gave a NaN or Inf, and `dump_error_data` asks to stop; `files`: the dump. Or
     nothing at all could be searched in a block; then there are no files."""
-
-    def __init__(self, text: str, files: list[Any]) -> None:
-        super().__init__(text)
-        self.files = files
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.files)
 
 
 @public("my_utils.compare_tool")
@@ -92,7 +90,7 @@ class NanInfTracker(OpMode):
     """
 
     test_name: ClassVar[str] = "NanInfTracker"
-    _stop_error: ClassVar[type[Exception]] = NanInfError
+    _stop_error: ClassVar[type[OpModeError]] = NanInfError
 
     def __init__(
         self,
@@ -344,3 +342,72 @@ def _except_out(plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
     if not any(name == "out" or name.startswith("out") for _, name in plan.writes):
         return args, kwargs
     return args, {name: value for name, value in kwargs.items() if not name.startswith("out")}
+
+
+# --- counts that are read later ---
+
+
+class Call(NamedTuple):
+    """One call of an operator, and how many of its results' elements are NaN, +Inf and -Inf."""
+
+    title: str
+    op: str
+    module: str
+    elements: int
+    nan: int = 0
+    pos_inf: int = 0
+    neg_inf: int = 0
+
+
+class LaterCounts:
+    """Counts NaNs on the device asynchronously; they are read once a step, without waiting before
+    that. For one thread."""
+
+    def __init__(self) -> None:
+        _torch_ops.register()
+        self._calls: list[tuple[Call, list[Tensor]]] = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._calls) >= _CALLS_MAX
+
+    def add(self, call: Call, result: Any) -> None:
+        """Starts counting; nothing is waited for."""
+        counts = [
+            _count(tensor.detach())
+            for tensor in distinct_tensors(result)
+            if tensor.is_floating_point() or tensor.is_complex()
+        ]
+        if counts:
+            self._calls.append((call, counts))
+
+    def take(self) -> list[Call]:
+        """The calls that gave a NaN, in their order. Waits for the devices."""
+        calls, self._calls = self._calls, []
+        found = []
+        for (call, _), row in zip(calls, _sums([counts for _, counts in calls]), strict=True):
+            if row[0]:
+                found.append(call._replace(nan=row[0], pos_inf=row[1], neg_inf=row[2]))
+        return found
+
+
+def _count(tensor: Tensor) -> Tensor:
+    """NaN, +Inf, -Inf of a tensor, where it is."""
+    if has_kernels(tensor):
+        counts: Tensor = torch.ops.my_utils.nan_inf_count(tensor)
+        return counts
+    return counts_on_device(tensor)
+
+
+def _sums(groups: list[list[Tensor]]) -> list[list[int]]:
+    """Of the counts of each call; each device is read once."""
+    by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    for place, counts in enumerate(groups):
+        for count in counts:
+            by_device.setdefault(count.device, []).append((place, count))
+    sums = [[0, 0, 0] for _ in groups]
+    for waiting in by_device.values():
+        rows = torch.stack([count for _, count in waiting]).cpu().tolist()
+        for (place, _), row in zip(waiting, rows, strict=True):
+            sums[place] = [a + b for a, b in zip(sums[place], row, strict=True)]
+    return sums

@@ -31,7 +31,7 @@ def compare_for_single_op(
 ) -> Outcome:
     """Runs `op` on inputs that `CompareWithCPU(dump_error_data=True)` wrote, and compares again.
 
-    inputs_path: the `.pkl` or the `.safetensors`; nothing in it is executed.
+    inputs_path: the file `<op>_inputs.pkl`; nothing in it is executed.
     op: `torch.ops.aten.addmm`, one of its overloads, or any function that is called alike.
     atol, rtol, reference, namespaces: as for `CompareWithCPU`.
 

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from .._core import HookEvent
     from ..capture.controller import CaptureController, CaptureState
     from ..capture.hooks import (
+        attach,
         capture_hook,
         default_controller,
         set_default_controller,
         set_position,
     )
-    from ..capture.modules import attach
     from ..capture.spec import CaptureSpec, StopPolicy
 
 __all__ = [
@@ -40,6 +40,5 @@ __getattr__, __dir__ = lazy_names(
         "CaptureState": "capture.controller",
         "HookEvent": "_core",
         "StopPolicy": "capture.spec",
-        "attach": "capture.modules",
     },
 )

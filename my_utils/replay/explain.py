@@ -42,14 +42,15 @@ class Explained:
     where: list[tuple[str, float]] = field(default_factory=list)
 
 
-def explain(graph: Graph, roles: Roles) -> tuple[list[Explained], float]:
+def explain(graph: Graph, roles: Roles, least: float = LEAST) -> tuple[list[Explained], float]:
     """The findings, the most costly first as they were taken off, and the share of the steps that
-    nothing explains although equal ranks and equal steps would not have it."""
+    nothing explains although equal ranks and equal steps would not have it. least: the share of a
+    step that the first finding costs at least."""
     weights = graph.weights
     measured = max(float(graph.step_ns.mean()), 1.0)
     found: list[Explained] = []
     for _ in range(FINDINGS_MAX):
-        best = _best(graph, weights, roles, LEAST_LATER if found else LEAST)
+        best = _best(graph, weights, roles, LEAST_LATER if found else least)
         if best is None:
             break
         weights = best.suspect.cut.applied(weights)

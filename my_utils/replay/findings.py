@@ -65,5 +65,6 @@ def _evidence(one: Explained, graph: Graph) -> list[Evidence]:
             those = graph.meeting_name[cut.meetings] == number
             took, less = one.weights.transfer[cut.meetings][those], cut.transfer[those]
         if len(took):
-            found.append(Evidence(name, share, float(np.mean(took)), float(np.mean(took - less))))
+            usual = max(float(np.mean(took - less)), 0.0)  # times are rounded
+            found.append(Evidence(name, share, float(np.mean(took)), usual))
     return found

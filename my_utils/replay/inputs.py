@@ -11,6 +11,7 @@ import numpy as np
 from ..common.arguments import check_int
 from ..run_files.newest import is_run
 from ..verdict.load import NothingToJudge, load_run
+from ..verdict.loss import LEAST_SHARE
 from ..verdict.result import Verdict
 from ..verdict.rules import judge as judge_by_rules
 from ..verdict.run_data import RunData
@@ -97,11 +98,15 @@ def _replayed(run: RunData, warmup: int | None) -> Verdict | None:
     if operations is None:
         return None
     operations = operations.kept(np.isin(operations.step, run.steps))
-    verdict = judge_operations(operations, run.paths, warmup)
+    verdict = judge_operations(operations, run.paths, warmup, LEAST_SHARE)
     if verdict.status == "not judged":
         return None
     verdict.command, verdict.running = tuple(run.command), run.running
     verdict.ending = run.ending
+    workers = run.workload.get("num_workers", "")
+    for one in verdict.findings:
+        if one.kind == "input" and workers.isdecimal():
+            one.detail["num_workers"] = int(workers)
     verdict.attempts, verdict.older_attempts = run.attempts, run.older_attempts
     verdict.notes += run.problems
     return verdict

@@ -9,7 +9,7 @@ import numpy as np
 from ..verdict.warmup import warmup_of
 from .clocks import with_one_clock
 from .engine import lengths, replay
-from .explain import explain
+from .explain import LEAST, explain
 from .findings import finding_of
 from .graph import Graph, graph_of
 from .levels import CannotReplay
@@ -25,12 +25,16 @@ STEPS_MIN = 3
 
 
 def judge_operations(
-    operations: Operations, paths: Sequence[str] = (), warmup: int | None = None
+    operations: Operations,
+    paths: Sequence[str] = (),
+    warmup: int | None = None,
+    least_share: float = LEAST,
 ) -> ReplayVerdict:
     """What bounds the run that did these operations.
 
     operations: in any order. paths: for the text. warmup: steps at the beginning that are left
-    out; None for those that take longer, where the steps are consecutive. "not judged", with the
+    out; None for those that take longer, where the steps are consecutive. least_share: what the
+    first finding costs at least, as a share of a step. "not judged", with the
     reason, where the replay does not give the measured steps, or fewer than three steps are left.
     Thread-safe.
 
@@ -44,13 +48,15 @@ def judge_operations(
         verdict.reason = "no operations"
         return verdict
     try:
-        _judge(verdict, operations.in_order(), warmup)
+        _judge(verdict, operations.in_order(), warmup, least_share)
     except CannotReplay as error:
         verdict.reason = str(error)
     return verdict
 
 
-def _judge(verdict: ReplayVerdict, operations: Operations, warmup: int | None) -> None:
+def _judge(
+    verdict: ReplayVerdict, operations: Operations, warmup: int | None, least_share: float
+) -> None:
     operations = _without_warmup(verdict, operations, warmup)
     verdict.operations = len(operations)
     graph, operations = _graph_of(operations)
@@ -68,7 +74,7 @@ def _judge(verdict: ReplayVerdict, operations: Operations, warmup: int | None) -
         return
     roles = Roles(graph, operations.stages, operations.hosts)
     verdict.slowdown = slowdown_of(graph)
-    found, verdict.unknown_share = explain(graph, roles)
+    found, verdict.unknown_share = explain(graph, roles, least_share)
     verdict.findings = [finding_of(one, graph, roles) for one in found]
     verdict.status = "found" if found else "green"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -20,7 +21,8 @@ SIDES = {"send": SEND, "recv": RECEIVE}
 AT_ONCE_NS = 500_000  # from a call to its wait: so soon the caller blocks
 AT_ONCE_SHARE = 0.95  # of the calls of a name, that must do so
 UNAWAITED_NS = 50_000  # a shorter wait finds that all has come
-LANES = 1 << 20  # from here on, one a group: collectives that nobody waits for at once
+LANES = 1 << 20  # from here on, one a group, and one a direction to another rank: what nobody waits
+# for at once
 STEPS_MIN = 4
 
 
@@ -115,7 +117,7 @@ class _Pieces:
             self._rows.add(0, self._step, call.name, call.begin_ns, end, meeting, side)
         else:
             self._waits.append(wait)
-            lane = LANES + self._rows.lanes[call.place]
+            lane = LANES + self._rows.lanes[call.kind if call.kind in SIDES else "", call.place]
             ended = call.end_ns if wait[1] - wait[0] < UNAWAITED_NS else -1
             self._rows.add(lane, self._step, call.name, call.begin_ns, end, meeting, side, ended)
 
@@ -187,13 +189,13 @@ def _common_steps(ranks: Sequence[RecordedRank]) -> Ints:
 
 
 def _blocking(ranks: Sequence[RecordedRank]) -> dict[str, bool]:
-    """By name, whether those who call wait at once, nearly always and on all ranks: then it is one
-    operation of the caller."""
-    later: dict[str, list[int]] = defaultdict(list)
+    """By name, whether those who call wait at once, nearly always and on all ranks, with no other
+    call between: then it is one operation of the caller."""
+    soon: dict[str, list[bool]] = defaultdict(list)
     for one in ranks:
-        for call in one.calls:
+        for call, after in zip_longest(one.calls, one.calls[1:]):
             if call.wait_ns is not None:
-                later[call.name].append(call.wait_ns[0] - call.end_ns)
-    return {
-        name: float(np.quantile(gaps, AT_ONCE_SHARE)) <= AT_ONCE_NS for name, gaps in later.items()
-    }
+                wait = call.wait_ns[0]
+                alone = after is None or after.begin_ns >= wait
+                soon[call.name].append(alone and wait - call.end_ns <= AT_ONCE_NS)
+    return {name: sum(those) >= AT_ONCE_SHARE * len(those) for name, those in soon.items()}

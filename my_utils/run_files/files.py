@@ -34,7 +34,6 @@ CLOCK_DIFFERENCE_MAX_S = 3600.0
 JOURNAL_SILENT_S = 1.0
 HEARTBEAT_SILENT_S = 4.0
 
-COLLECTIVES_TAG = "collectives"  # of the timer whose rows are calls of collectives
 FLIGHTS_FOLDER = "flight_recorder"
 """Inside a log directory: dumps of torch's flight recorder, one a rank."""
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+COLLECTIVES_TAG = "collectives"  # of the timer whose rows are calls of collectives
+
 
 @dataclass(frozen=True)
 class OpenStage:
@@ -93,23 +95,30 @@ class Rank:
     @cached_property
     def main(self) -> Thread | None:
         """The thread that stands for the process: its first one, if that is in a stage."""
-        open_ones = [thread for thread in self.threads if thread.open]
+        open_ones = [one for one in self.threads if one.open and one.tag != COLLECTIVES_TAG]
         main = [thread for thread in open_ones if thread.tid == self.pid]
         if main:
             return max(main, key=lambda thread: (thread.step, len(thread.open)))
         return min(open_ones, key=lambda thread: thread.open[-1].since_ns, default=None)
 
     @cached_property
+    def call(self) -> OpenStage | None:
+        """The call of a collective, or the wait for it, that the main thread is in."""
+        tid = self.pid if self.main is None else self.main.tid
+        calls = [one for one in self.threads if one.tag == COLLECTIVES_TAG and one.tid == tid]
+        return next((one.open[0] for one in calls if one.open), None)
+
+    @cached_property
     def stack(self) -> tuple[str, ...]:
-        """The names of the main thread's open stages, outermost first."""
-        main = self.main
-        return tuple(stage.name for stage in main.open) if main else ()
+        """The names of the main thread's open stages, outermost first, and of its call."""
+        stages = [] if self.main is None else list(self.main.open)
+        return tuple(one.name for one in [*stages, self.call] if one is not None)
 
     @property
     def open_s(self) -> float | None:
         """How long the innermost stage of the main thread has been open."""
-        main = self.main
-        return main.open[-1].open_s if main else None
+        innermost = self.call or (self.main.open[-1] if self.main else None)
+        return None if innermost is None else innermost.open_s
 
     @cached_property
     def moved_ns(self) -> int | None:

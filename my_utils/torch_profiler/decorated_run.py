@@ -1,14 +1,8 @@
-"""One call of a profiled function: counts its steps, and opens torch's profiler when it is time.
-
-torch's own schedule keeps its profiler busy at every step of the run. Here a step outside a window
-is a comparison, and torch's profiler exists only from the first step of the warm-up to the last
-active one, a new one for each cycle.
-"""
+"""One call of a profiled function: its steps, its windows, and what they leave."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import shlex
@@ -16,25 +10,24 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.files import on_whole_path
-from ..common.ranks import current_rank, host_name, is_chosen, own_name, world_size
+from ..common.ranks import current_rank, host_name, is_chosen, own_name
 from ..common.warnings import warn_once
 from .cuda_profiler import CudaProfiler
 from .flops_table import has_operators, summary
-from .torch_profile import TorchProfile, export_trace
+from .step_windows import Schedule, TorchWindow, Windows
+from .torch_profile import Steps, export_trace, tolerated
 
 if TYPE_CHECKING:
     import torch
 
 
 _logger = logging.getLogger("my_utils")
-
-NEVER = -1
 
 
 @dataclass(frozen=True)
@@ -43,11 +36,7 @@ class Settings:
 
     enabled: bool | Callable[..., object]
     output_dir: str
-    skip_first: int
-    wait: int
-    warmup: int
-    active: int
-    repeat: int
+    schedule: Schedule
     with_stack: bool
     with_flops: bool
     with_modules: bool
@@ -55,18 +44,14 @@ class Settings:
     nsight_output: str
     ranks: tuple[int, ...] | None
 
-    def opens_at(self, cycle: int) -> int:
-        """The step at which the warm-up of a cycle begins, NEVER after the last."""
-        if self.repeat and cycle >= self.repeat:
-            return NEVER
-        return self.skip_first + cycle * (self.wait + self.warmup + self.active) + self.wait
-
     @property
     def first_record(self) -> str:
         """How many steps there are until something is recorded whole, and why."""
-        parts = ("skip_first", "wait", "warmup", "active")
-        total = sum(getattr(self, part) for part in parts)
-        return f"{total} ({', '.join(f'{part} {getattr(self, part)}' for part in parts)})"
+        schedule = self.schedule
+        return (
+            f"{sum(schedule) - schedule.repeat} (skip_first {schedule.skip_first}, "
+            f"wait {schedule.wait}, warmup {schedule.warmup}, active {schedule.active})"
+        )
 
     @property
     def summary_rank(self) -> int:
@@ -74,37 +59,18 @@ class Settings:
         return min(self.ranks) if self.ranks else 0
 
 
-class NestedRun:
-    """A call inside a profiled call: its steps are nobody's."""
-
-    live = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def begin(self) -> None:
-        pass
-
-    def step(self) -> None:
-        pass
-
-    def finish(self, returned: bool) -> None:
-        pass
-
-
 class Run:
-    """A call of a profiled function. Its thread is the one that may call it."""
+    """A call of a profiled function. Its thread is the one that may call it.
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    nested: the call is inside a profiled one, and its steps are nobody's.
+    """
+
+    def __init__(self, settings: Settings, name: str, *, nested: bool) -> None:
         self.settings = settings
         self.name = name
-        self._steps = 0
-        self._cycle = 0
-        self._opens = settings.opens_at(0)
-        self._next = NEVER  # the step at which there is something to do
-        self._window: _Window | None = None
+        self._windows = Windows(f"@profiler of {name}", settings.schedule, self._new_window)
+        self._nested = nested
         self._finished = False
-        self._explained = False  # whether there is a record, or was said why there is none
         self._process = os.getpid()
         self._thread = threading.get_native_id()
 
@@ -116,48 +82,35 @@ class Run:
     def begin(self) -> None:
         """Before the first step."""
         self._thread = threading.get_native_id()
-        self._next = self._opens
-        if self._next == 0:
-            self._advance()
+        if not self._nested and self._windows.begin():
+            self._windows.go_on()
 
     def step(self) -> None:
         """A step is over."""
-        self._steps += 1
-        if self._steps == self._next:
-            self._advance()
+        windows = self._windows
+        windows.steps += 1
+        if windows.steps != windows.change_at:
+            return
+        if self._may_go_on() and windows.close_whole():
+            windows.go_on()
 
     def finish(self, returned: bool) -> None:
         """The function ended, by returning or by an exception."""
         if not self.live:
             return
-        if self._window is not None:
-            self._at_home()
+        if self._windows.window is not None:
+            self._may_go_on()
         self._finished = True
-        self._next = NEVER
-        if self._window is not None:
-            self._close()
-        if returned and not self._explained:
+        self._windows.close()
+        if returned and not self._nested and not self._windows.explained:
             self._say_too_short()
 
-    def _advance(self) -> None:
-        if not self._at_home():
-            self._next = NEVER
-            return
-        if self._window is not None:
-            if self._steps < self._window.end:
-                self._window.step(self._steps)
-            else:
-                self._close()
-        if self._window is None and self._steps == self._opens:
-            self._open()
-        self._next = self._opens if self._window is None else self._steps + 1
-
-    def _at_home(self) -> bool:
+    def _may_go_on(self) -> bool:
         if not self.live:
             return False
         if self._thread == threading.get_native_id():
             return True
-        self._explained = True
+        self._windows.explained = True
         warn_once(
             f"profiler thread {self.name}",
             f"{self.name} continued in another thread; torch's profiler belongs to a thread, so "
@@ -165,121 +118,58 @@ class Run:
         )
         return False
 
-    def _open(self) -> None:
-        if not is_chosen(self.settings.ranks):
-            self._cycle += 1
-            self._opens = NEVER
-            return
-        self._window = window = _Window(self, self._cycle, self._steps)
-        window.open()
-
-    def _close(self) -> None:
-        window, self._window = self._window, None
-        assert window is not None
-        self._cycle += 1
-        self._opens = self.settings.opens_at(self._cycle)
-        window.close(self._steps)
-        self._explained |= not window.empty
+    def _new_window(self, steps: Steps) -> TorchWindow | None:
+        settings = self.settings
+        if not is_chosen(settings.ranks):
+            return None
+        under_nsys = settings.nsight_enabled and "NSYS_PROFILING_SESSION_ID" in os.environ
+        return _Window(
+            settings,
+            self._windows.owner,
+            steps,
+            write=self._write,
+            # nsys has the GPU's events already, and one subscriber can.
+            activities=["cpu"] if under_nsys else None,
+            record_shapes=settings.with_flops,
+            with_stack=settings.with_stack,
+            with_modules=settings.with_modules,
+        )
 
     def _say_too_short(self) -> None:
         rank = current_rank()
         if is_chosen(self.settings.ranks, rank) and rank == self.settings.summary_rank:
             warn_once(
                 f"profiler short {self.name}",
-                f"{self.name} was not profiled: it called step_profiler() {self._steps} times, and "
-                f"the schedule needs {self.settings.first_record}",
+                f"{self.name} was not profiled: it called step_profiler() {self._windows.steps} "
+                f"times, and the schedule needs {self.settings.first_record}",
             )
 
+    # --- what a window leaves ---
 
-class _Window:
-    """One cycle, from the first step of its warm-up to its last active one."""
-
-    def __init__(self, run: Run, cycle: int, first: int) -> None:
-        settings = run.settings
-        self.owner = f"@profiler of {run.name}"
-        self.name = run.name
-        self.settings = settings
-        self.first = first
-        self.active = first + settings.warmup
-        self.end = self.active + settings.active
-        self.cycle = cycle
-        self.empty = True  # whether it ended before there was anything to record
-        self._whole_steps: int | None = None
-        self._cuda: CudaProfiler | None = None
-        under_nsys = settings.nsight_enabled and "NSYS_PROFILING_SESSION_ID" in os.environ
-        self._profile = TorchProfile(
-            self.owner,
-            on_trace_ready=self._write,
-            at_exit=lambda: run.finish(returned=False),
-            before_start=self._prepare,
-            schedule=self._action,
-            activities=_cpu_alone() if under_nsys else None,
-            record_shapes=settings.with_flops,
-            with_stack=settings.with_stack,
-            with_modules=settings.with_modules,
-        )
-
-    def open(self) -> None:
-        with self._logged("could not be started"):
-            self._profile.start()
-        self._activate(self.first)
-
-    def step(self, step: int) -> None:
-        with self._logged("could not go on"):
-            self._profile.step()
-        self._activate(step)
-
-    def close(self, step: int) -> None:
-        """step: the number of steps that are over."""
-        if step == self.end or not self._profile.running:
-            self.empty = False  # whole, or left to another profiler
-        if step == self.end:
-            self._whole_steps = self.settings.active
-        cuda, self._cuda = self._cuda, None
-        if cuda is not None:
-            with self._logged("the CUDA profiler could not be stopped"):
-                cuda.stop()
-        with self._logged("could not be stopped"):
-            self._profile.stop()
-
-    def _activate(self, step: int) -> None:
-        if step != self.active:
-            return
-        if self.settings.nsight_enabled and _can_capture(self.settings):
-            cuda = CudaProfiler()
-            with self._logged("the CUDA profiler could not be started"):
-                cuda.start()
-                self._cuda = cuda
-
-    def _action(self, step: int) -> Any:
-        """torch's schedule for this cycle. Its constructor asks for step 0, whatever comes then."""
-        from torch.profiler import ProfilerAction
-
-        step = max(step, self.first)
-        if step < self.active:
-            return ProfilerAction.WARMUP
-        last = step >= self.end - 1
-        return ProfilerAction.RECORD_AND_SAVE if last else ProfilerAction.RECORD
-
-    def _prepare(self, profiler: torch.profiler.profile) -> None:
-        """Gives the trace the function's step numbers, and the rank, which tools read."""
-        profiler.step_num = self.first
-        from torch import distributed
-
-        if not (distributed.is_available() and distributed.is_initialized()):
-            info = {"backend": "none", "rank": current_rank(), "world_size": world_size()}
-            profiler.preset_metadata_json("distributedInfo", json.dumps(info))
-
-    def _write(self, profiler: torch.profiler.profile) -> None:
-        if self.empty and not has_operators(profiler):
+    def _write(self, profiler: torch.profiler.profile, window: TorchWindow) -> None:
+        steps = window.steps
+        whole = self._windows.steps == steps.end
+        if not whole and not has_operators(profiler):
             return  # the function ended between two steps
-        self.empty = False
-        rank = current_rank()
-        with self._logged("the trace could not be written"):
+        self._windows.explained = True
+        owner, rank = self._windows.owner, current_rank()
+        with tolerated(owner, "the trace could not be written"):
             self._write_traces(profiler)
         if rank == self.settings.summary_rank:
-            with self._logged("the summary could not be made"):
-                print(self._summary(profiler, rank), flush=True)
+            shown = f"steps {steps.active} to {steps.end - 1}"
+            if not whole:
+                shown = f"from step {steps.active}"
+            title = f"{self.name} on rank {rank}, {shown}"
+            if self.settings.schedule.repeat != 1:
+                title += f", cycle {self._windows.cycle + 1}"
+            with tolerated(owner, "the summary could not be made"):
+                text = summary(
+                    profiler,
+                    title=title,
+                    with_flops=self.settings.with_flops,
+                    steps=self.settings.schedule.active if whole else None,
+                )
+                print(text, flush=True)
 
     def _write_traces(self, profiler: torch.profiler.profile) -> None:
         root = Path(self.settings.output_dir)
@@ -295,32 +185,29 @@ class _Window:
             except OSError:  # a file system without hard links
                 shutil.copyfile(trace, temporary)
 
-    def _summary(self, profiler: torch.profiler.profile, rank: int) -> str:
-        title = f"{self.name} on rank {rank}, from step {self.active}"
-        if self._whole_steps is not None:
-            title = f"{self.name} on rank {rank}, steps {self.active} to {self.end - 1}"
-        if self.settings.repeat != 1:
-            title += f", cycle {self.cycle + 1}"
-        return summary(
-            profiler,
-            title=title,
-            with_flops=self.settings.with_flops,
-            steps=self._whole_steps,
-        )
 
-    @contextlib.contextmanager
-    def _logged(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception:
-            _logger.exception("%s: %s", self.owner, what)
+class _Window(TorchWindow):
+    """With `nsight_enabled` the CUDA profiler runs while steps are recorded."""
 
+    def __init__(self, settings: Settings, owner: str, steps: Steps, **options: Any) -> None:
+        super().__init__(owner, steps, **options)
+        self._settings = settings
+        self._cuda = contextlib.ExitStack()
 
-def _cpu_alone() -> Any:
-    """nsys has the GPU's events already, and one subscriber can."""
-    from torch.profiler import ProfilerActivity
+    def begin_recording(self) -> None:
+        """Starts the CUDA profiler, if that was asked for."""
+        if not (self._settings.nsight_enabled and _can_capture(self._settings)):
+            return
+        cuda = CudaProfiler()
+        with tolerated(self.owner, "the CUDA profiler could not be started"):
+            cuda.start()
+            self._cuda.callback(cuda.stop)
 
-    return [ProfilerActivity.CPU]
+    def close(self) -> None:
+        """Stops it first, so that it has nothing of what is written then."""
+        with tolerated(self.owner, "the CUDA profiler could not be stopped"):
+            self._cuda.close()
+        super().close()
 
 
 def _can_capture(settings: Settings) -> bool:
@@ -333,7 +220,8 @@ def _can_capture(settings: Settings) -> bool:
         )
         return False
     if "NSYS_PROFILING_SESSION_ID" not in os.environ:
-        cycles = {0: "repeat", 1: "stop"}.get(settings.repeat, f"repeat:{settings.repeat}")
+        repeat = settings.schedule.repeat
+        cycles = {0: "repeat", 1: "stop"}.get(repeat, f"repeat:{repeat}")
         warn_once(
             "profiler nsight",
             "nsight_enabled: this process does not run under nsys; start it as: nsys profile "

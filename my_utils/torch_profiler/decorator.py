@@ -31,11 +31,12 @@ from ..common.public import public
 from ..common.ranks import check_ranks
 from ..common.warnings import warn_once
 from ..common.wrapping import Scope, decorate
-from .decorated_run import NestedRun, Run, Settings
+from .decorated_run import Run, Settings
+from .step_windows import Schedule
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_current: contextvars.ContextVar[Run | NestedRun | None] = contextvars.ContextVar(
+_current: contextvars.ContextVar[Run | None] = contextvars.ContextVar(
     "my_utils.profiler", default=None
 )
 
@@ -122,14 +123,20 @@ def profiler(
         function, enabled = None, function
     if function is not None and not (callable(function) or isinstance(function, classmethod)):
         raise TypeError(f"@profiler takes a function or keywords, not {function!r:.100}")
+    if not isinstance(enabled, bool) and not callable(enabled):
+        raise TypeError(
+            f"enabled must be a bool or a callable that gives one, not {enabled!r:.100}"
+        )
     settings = Settings(
-        enabled=_enabled(enabled),
+        enabled=enabled,
         output_dir=os.fspath(check_path("output_dir", output_dir)),
-        skip_first=check_int("skip_first", skip_first, 0),
-        wait=check_int("wait", wait, 0),
-        warmup=check_int("warmup", warmup, 0),
-        active=check_int("active", active, 1),
-        repeat=check_int("repeat", repeat, 0),
+        schedule=Schedule(
+            skip_first=check_int("skip_first", skip_first, 0),
+            wait=check_int("wait", wait, 0),
+            warmup=check_int("warmup", warmup, 0),
+            active=check_int("active", active, 1),
+            repeat=check_int("repeat", repeat, 0),
+        ),
         with_stack=check_bool("with_stack", with_stack),
         with_flops=check_bool("with_flops", with_flops),
         with_modules=check_bool("with_modules", with_modules),
@@ -226,9 +233,9 @@ class _Call(Scope):
 class _Current:
     """Makes a run the one that `step_profiler` means; None leaves the one there is."""
 
-    def __init__(self, run: Run | NestedRun | None) -> None:
+    def __init__(self, run: Run | None) -> None:
         self._run = run
-        self._token: contextvars.Token[Run | NestedRun | None] | None = None
+        self._token: contextvars.Token[Run | None] | None = None
 
     def __enter__(self) -> None:
         if self._run is not None:
@@ -242,22 +249,13 @@ class _Current:
                 _current.reset(token)
 
 
-def _new_run(function: Any, settings: Settings) -> Run | NestedRun:
+def _new_run(function: Any, settings: Settings) -> Run:
     name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.", 1)[-1]
     outer = _current.get()
-    if outer is None or not outer.live:
-        return Run(settings, name)
-    warn_once(
-        f"profiler nested {name}",
-        f"{name} runs unprofiled: it was called by {outer.name}, which is profiled already",
-    )
-    return NestedRun(name)
-
-
-# --- arguments ---
-
-
-def _enabled(value: object) -> Any:
-    if not isinstance(value, bool) and not callable(value):
-        raise TypeError(f"enabled must be a bool or a callable that gives one, not {value!r:.100}")
-    return value
+    nested = outer is not None and outer.live
+    if outer is not None and nested:
+        warn_once(
+            f"profiler nested {name}",
+            f"{name} runs unprofiled: it was called by {outer.name}, which is profiled already",
+        )
+    return Run(settings, name, nested=nested)

@@ -37,12 +37,15 @@ from ..common.public import public
 from ..common.ranks import check_ranks, current_rank, is_chosen, own_name
 from ..common.reprs import short_repr
 from ..common.tables import write_text
-from ..common.warnings import warn_once
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .torch_profile import TorchProfile
-
+from .operator_figures import analysis, averages_of, check_figure, check_operators
+from .torch_profile import (
+    TorchProfile,
+    check_activities,
+    device_time,
+    export_trace,
+    on_this_machine,
+    tolerated,
+)
 
 VARIABLE = b"PROFILE_TASK_TYPES"
 
@@ -137,9 +140,6 @@ class FlexibleProfiler:
         calls_max: int = 10_000,
         enabled: bool = True,
     ) -> None:
-        from .operator_figures import check_figure, check_operators
-        from .torch_profile import check_activities
-
         if not check_str("task_type", task_type):
             raise ValueError("task_type must not be empty")
         check_logger("logger", logger)
@@ -170,16 +170,17 @@ class FlexibleProfiler:
         open_blocks = [block for block in self._blocks if block is not None]
         return open_blocks[-1].profiler if open_blocks else None
 
+    @property
+    def _owner(self) -> str:
+        return f"FlexibleProfiler {self.task_type!r}"
+
     def __enter__(self) -> FlexibleProfiler:
-        self._blocks.append(None)
+        block = None
         if self.enabled and is_chosen(self._ranks):
-            try:
-                self._blocks[-1] = self._started()
-            except (TypeError, ValueError):
-                self._blocks.pop()
-                raise
-            except Exception as trouble:
-                self._warn("the profiler could not be started", trouble)
+            profile = TorchProfile(self._owner, close=self._close, **self._options)
+            with tolerated(self._owner, "the profiler could not be started"):
+                block = profile if profile.start() else None
+        self._blocks.append(block)
         return self
 
     def __exit__(
@@ -192,42 +193,33 @@ class FlexibleProfiler:
         if profile is not None:
             self._finish(profile)
 
-    def _started(self) -> TorchProfile | None:
-        from .torch_profile import TorchProfile
-
-        profile = TorchProfile(
-            f"FlexibleProfiler {self.task_type!r}",
-            at_exit=self._close,
-            cut_short=self._close,
-            **self._options,
-        )
-        return profile if profile.start() else None
-
     def _close(self) -> None:
-        """At the exit of the process."""
+        """Writes the block that is open."""
         for profile in self._blocks:
             if profile is not None:
                 self._finish(profile)
 
     def _finish(self, profile: TorchProfile) -> None:
         """Closes the profiler and writes the files; nothing when it is closed, or a parent's."""
-        if not profile.running:
-            return
-        try:
-            profile.stop()
-            stem = self._free_stem()
-        except Exception as trouble:
-            self._warn("nothing could be written", trouble)
-            return
+        if profile.running:
+            with tolerated(self._owner, "nothing could be written"):
+                profile.stop()
+                self._write(profile.profiler, self._free_stem())
+
+    def _write(self, profiler: Any, stem: str) -> None:
         self.paths = []
-        self._write(f"{stem}_trace.json", lambda path: self._write_trace(profile, path))
-        self._write(f"{stem}_summary.txt", lambda path: self._write_summary(profile, path))
+        writers: list[Callable[[Any, Path], object]]
+        writers = [export_trace, self._write_summary]
         if self.ops_to_analyze:
-            self._write(f"{stem}_operators.json", lambda path: self._write_analysis(profile, path))
+            writers.append(self._write_analysis)
+        for suffix, write in zip(_SUFFIXES, writers, strict=False):
+            path = self.output / f"{stem}_{suffix}"
+            with tolerated(self._owner, f"{path} could not be written"):
+                write(profiler, path)
+                self.paths.append(path)
 
     def _free_stem(self) -> str:
         """A beginning of names that no file here has."""
-
         self.output.mkdir(parents=True, exist_ok=True)
         taken = set(os.listdir(self.output))
         own = own_name()
@@ -240,44 +232,21 @@ class FlexibleProfiler:
                 break
         return stem
 
-    def _write(self, name: str, how: Callable[[Path], None]) -> None:
-        path = self.output / name
-        try:
-            how(path)
-        except Exception as trouble:
-            self._warn(f"{path} could not be written", trouble)
-        else:
-            self.paths.append(path)
-
-    def _write_trace(self, profile: TorchProfile, path: Path) -> None:
-        from .torch_profile import export_trace
-
-        export_trace(profile.profiler, path)
-
-    def _write_summary(self, profile: TorchProfile, path: Path) -> None:
-        from .operator_figures import operator_table
-        from .torch_profile import device_time, on_this_machine
-
-        on_device = device_time(profile.profiler)
+    def _write_summary(self, profiler: Any, path: Path) -> None:
+        on_device = device_time(profiler)
         key = on_this_machine(self.sort_by, on_device)
-        by_shape = self._options["record_shapes"]
-        table = operator_table(profile.profiler, key, self.row_limit, by_shape)
+        averages = averages_of(profiler, self._options["record_shapes"])
+        table = averages.table(sort_by=key, row_limit=self.row_limit)
         where = "" if on_device else " (no GPU time was seen)"
         text = f"{self.task_type}, rank {current_rank()}: operators by {key}{where}\n{table}"
         write_text(path, text if text.endswith("\n") else f"{text}\n")
         self.logger.info("%s", text)
 
-    def _write_analysis(self, profile: TorchProfile, path: Path) -> None:
-        from .operator_figures import analysis
-
+    def _write_analysis(self, profiler: Any, path: Path) -> None:
         header = {"task_type": self.task_type, "rank": current_rank(), "written_unix": time.time()}
-        found = analysis(profile.profiler, self.ops_to_analyze, self.calls_max)
+        found = analysis(profiler, self.ops_to_analyze, self.calls_max)
         with atomic_write(path) as file:
             file.write(json.dumps({**header, **found}, indent=1).encode())
-
-    def _warn(self, what: str, trouble: Exception) -> None:
-        text = f"FlexibleProfiler {self.task_type!r}: {what}: {type(trouble).__name__}: {trouble}"
-        warn_once(f"FlexibleProfiler {self.task_type} {what}", text)
 
 
 _SUFFIXES = ("trace.json", "summary.txt", "operators.json")

@@ -33,7 +33,6 @@ class MemoryCurve:
     times_ns: list[int] = field(default_factory=list)  # since the profile began
     levels: list[int] = field(default_factory=list)  # bytes
     peak: int = 0
-    end: int = 0
 
     def thinned(self) -> MemoryCurve:
         """At most CURVE_MAX points: the lowest and the highest of each stretch."""
@@ -48,7 +47,6 @@ class MemoryCurve:
             [self.times_ns[index] for index in kept],
             [self.levels[index] for index in kept],
             self.peak,
-            self.end,
         )
 
 
@@ -143,5 +141,5 @@ def _curve(changes: _Columns, began_ns: int, level: int) -> MemoryCurve:
         level += changes.value[index]
         curve.times_ns.append(max(changes.at_ns[index] - began_ns, 0))
         curve.levels.append(level)
-    curve.peak, curve.end = max(curve.levels), level
+    curve.peak = max(curve.levels)
     return curve.thinned()

@@ -2,7 +2,7 @@
 
 It is the registry of `torch.utils.flop_counter`, with the formulas that a user registered there,
 and ours for what it lacks: other products and attentions, norms, sums, and what is done element by
-element. `self_flops` applies it to the events of a profiler, and `custom_mapping` passes ours to
+element. `flops_of` applies it to the events of a profiler, and `custom_mapping` passes ours to
 torch's FlopCounterMode.
 
 Counted are additions, subtractions, multiplications, divisions and square roots, one each; a fused
@@ -50,9 +50,9 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 # Of an operator's arguments, in the order of its schema: shapes instead of tensors, [] or None in
 # place of a tensor that is not given, and the values of the others.
@@ -85,14 +85,14 @@ def formulas() -> dict[str, Formula]:
 
 def custom_mapping() -> dict[Any, Callable[..., int]]:
     """Our formulas as torch's FlopCounterMode takes them; of operators that this torch has."""
-    return {packet: _for_torch(OURS[name]) for name, packet in _packets(OURS).items()}
-
-
-def _packets(names: Iterable[str]) -> dict[str, Any]:
     from torch import ops
 
-    found = {name: getattr(ops.aten, name.removeprefix("aten::"), None) for name in names}
-    return {name: packet for name, packet in found.items() if packet is not None}
+    found = {}
+    for name, formula in OURS.items():
+        packet = getattr(ops.aten, name.removeprefix("aten::"), None)
+        if packet is not None:
+            found[packet] = _for_torch(formula)
+    return found
 
 
 def _for_torch(formula: Formula) -> Callable[..., int]:
@@ -115,62 +115,45 @@ def _of_torch(packet: Any, formula: Callable[..., int]) -> Formula:
     return flops
 
 
-def self_flops(
-    events: Iterable[Any],
-    known: Mapping[str, Formula] | None = None,
-    ignored: frozenset[int] = frozenset(),
-) -> Counter[str]:
-    """FLOPs by operator name, each piece of work once.
+class Flops(NamedTuple):
+    """What a profiler saw, by operator name."""
 
-    events: of `torch.profiler.profile.events()`, recorded with shapes.
+    counted: Counter[str]
+    # Calls of operators whose work is not counted for want of a formula. Of an operator that calls
+    # others, these are named. Views and what only makes, moves or compares values are left out.
+    calls_uncounted: Counter[str]
+
+
+def flops_of(profiler: Any, known: Mapping[str, Formula] | None = None) -> Flops:
+    """The FLOPs of a `torch.profiler.profile` that recorded shapes, each piece of work once.
+
     known: the formulas by operator name; all by default.
-    ignored: ids of events that count nothing, nor what they call.
 
     An operator with a formula counts all that it calls, and these count nothing. One without counts
     nothing if it calls such ones: linear is shown as addmm. But convolutions, norms and
     attention are shown at the operator that a model calls, conv2d and not convolution.
     """
     known = formulas() if known is None else known
-    totals: Counter[str] = Counter()
+    found = Flops(Counter(), Counter())
+    on_integers = _integer_events(profiler)
     # No recursion: with stacks recorded the trees are as deep as the program.
-    todo = [(event, "") for event in events if event.cpu_parent is None]
+    todo = [(event, "") for event in profiler.events() if event.cpu_parent is None]
     while todo:
         event, shown = todo.pop()
-        if event.id in ignored:
-            continue
         name = event.name
+        if event.id in on_integers:
+            continue
         if not shown and name in _SHOWN_AT:
             shown = name
         flops = _of(known.get(name), event)
-        if flops is None:
-            todo.extend((child, shown) for child in event.cpu_children)
-        else:
-            totals[shown or name] += flops
-    return totals
-
-
-def uncounted(
-    events: Iterable[Any],
-    known: Mapping[str, Formula] | None = None,
-    ignored: frozenset[int] = frozenset(),
-) -> Counter[str]:
-    """Calls of operators whose work `self_flops` does not count for want of a formula, by name.
-
-    Of an operator that calls others, these are named. Views and what only makes, moves or compares
-    values are left out. Arguments as those of `self_flops`.
-    """
-    known = formulas() if known is None else known
-    calls: Counter[str] = Counter()
-    todo = [event for event in events if event.cpu_parent is None]
-    while todo:
-        event = todo.pop()
-        if event.id in ignored or _of(known.get(event.name), event) is not None:
+        if flops is not None:
+            found.counted[shown or name] += flops
             continue
-        todo.extend(event.cpu_children)
+        todo.extend((child, shown) for child in event.cpu_children)
         calls_others = any("::" in child.name for child in event.cpu_children)
-        if _OPERATOR.fullmatch(event.name) and not calls_others and _calculates(event.name):
-            calls[event.name] += 1
-    return calls
+        if _OPERATOR.fullmatch(name) and not calls_others and _calculates(name):
+            found.calls_uncounted[name] += 1
+    return found
 
 
 _OPERATOR = re.compile(r"(?!autograd::|torch::)\w+::[\w.]+")
@@ -221,20 +204,21 @@ def _of(formula: Formula | None, event: Any) -> int | None:
 _INTEGERS = frozenset(
     ("bool", "int", "long", "long int", "short", "short int", "signed char", "unsigned char")
 )
+_NO_TENSORS = ("", "Scalar", "ScalarList")
 
 
-def integer_events(profiler: Any) -> frozenset[int]:
+def _integer_events(profiler: Any) -> frozenset[int]:
     """The ids of the elementwise operators whose tensors are all of integers."""
     results = getattr(profiler.profiler, "kineto_results", None)
     if results is None:
         return frozenset()
-    found = (event for event in results.events() if event.name() in ELEMENTWISE)
-    return frozenset(event.correlation_id() for event in found if _of_integers(event.dtypes()))
-
-
-def _of_integers(dtypes: Sequence[str]) -> bool:
-    tensors = [dtype for dtype in dtypes if dtype not in ("", "Scalar", "ScalarList")]
-    return bool(tensors) and all(dtype in _INTEGERS for dtype in tensors)
+    found = set()
+    for event in results.events():
+        if event.name() in ELEMENTWISE:
+            tensors = [dtype for dtype in event.dtypes() if dtype not in _NO_TENSORS]
+            if tensors and all(dtype in _INTEGERS for dtype in tensors):
+                found.add(event.correlation_id())
+    return frozenset(found)
 
 
 def counts_integers_only(packet: Any, args: Sequence[Any]) -> bool:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..common.tables import text_table
-from .flops import integer_events, self_flops, uncounted
+from .flops import flops_of
 from .torch_profile import device_time
 
 ROWS = 20
@@ -35,16 +34,16 @@ def has_operators(profiler: Any) -> bool:
     return any(_OPERATOR.fullmatch(event.name) for event in profiler.events())
 
 
-def operators_of(profiler: Any, with_flops: bool) -> list[Operator]:
+def operators_of(profiler: Any, flops: Mapping[str, int]) -> list[Operator]:
     """All operators that a profiler of torch saw, those first that took longest on the device."""
-    flops: Counter[str] = Counter()
-    if with_flops:
-        flops = self_flops(profiler.events(), ignored=integer_events(profiler))
     rows = [
-        Operator(row.key, flops[row.key], row.cpu_time_total, row.device_time_total, int(row.count))
+        Operator(
+            row.key, flops.get(row.key, 0), row.cpu_time_total, row.device_time_total,
+            int(row.count),
+        )
         for row in profiler.key_averages()
         if row.device_type.name == "CPU" and _OPERATOR.fullmatch(row.key)
-    ]
+    ]  # fmt: skip
     return sorted(rows, key=lambda row: (row.device_total, row.cpu_total), reverse=True)
 
 
@@ -53,27 +52,27 @@ def summary(profiler: Any, *, title: str, with_flops: bool, steps: int | None) -
 
     steps: how many whole steps it saw, for FLOPs a step; None when the last was cut off.
     """
-    rows = operators_of(profiler, with_flops)
+    flops = flops_of(profiler) if with_flops else None
+    rows = operators_of(profiler, {} if flops is None else flops.counted)
     on_device = device_time(profiler)
     clock = "CUDA" if on_device else "CPU"
     lines = [f"{title}: top operations by {clock} time"]
     lines += _table(rows[:ROWS], with_flops, on_device).splitlines()
     if len(rows) > ROWS:
         lines.append(f"operators not shown: {len(rows) - ROWS}")
-    if with_flops:
+    if flops is not None:
         lines.append(_total(profiler, sum(row.flops for row in rows), steps))
-        lines += _uncounted(profiler)
+        lines += _uncounted(flops.calls_uncounted.most_common())
     return "\n".join(lines)
 
 
 def operators_by_time(profiler: Any) -> str:
     """A table of all operators that a profiler saw, without shapes and stacks."""
-    return _table(operators_of(profiler, with_flops=False), False, device_time(profiler))
+    return _table(operators_of(profiler, {}), False, device_time(profiler))
 
 
-def _uncounted(profiler: Any) -> list[str]:
+def _uncounted(found: Sequence[tuple[str, int]]) -> list[str]:
     """A line of the operators that calculate and have no formula, those first that came most."""
-    found = uncounted(profiler.events(), ignored=integer_events(profiler)).most_common()
     if not found:
         return []
     names = ", ".join(f"{name} ({calls})" for name, calls in found[:UNCOUNTED])
@@ -96,9 +95,8 @@ def _table(rows: Sequence[Operator], with_flops: bool, on_device: bool) -> str:
     if not with_flops:
         for line in (header, *cells):
             del line[1]
-    text = text_table(header, cells, left=1)
-    rule = "-" * max(map(len, text.splitlines()))
-    head, *rest = text.splitlines()
+    head, *rest = text_table(header, cells, left=1).splitlines()
+    rule = "-" * max(map(len, (head, *rest)))
     return "\n".join((rule, head, rule, *rest, rule))
 
 

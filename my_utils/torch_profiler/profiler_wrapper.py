@@ -34,13 +34,18 @@ from ..common.ranks import check_ranks, current_rank, is_chosen, own_name, world
 from ..common.reprs import short_repr
 from ..common.warnings import warn_once
 from ..memory import memory_history as _memory_history
-from ..memory.memory_snapshot_form import snapshot_of, write_snapshot
-from . import slot as _slot
-from .entry_figures import EntryFigures, MemoryCurve, figures_of, levels_now
-from .operator_figures import check_figure, operator_table
+from .entry_figures import MemoryCurve, figures_of, levels_now
+from .operator_figures import averages_of, check_figure
 from .series import Point, Series, Spread
 from .series_plots import plot_memory, plot_times
-from .torch_profile import TorchProfile, check_activities, export_trace, on_this_machine
+from .torch_profile import (
+    TorchProfile,
+    check_activities,
+    export_trace,
+    on_this_machine,
+    tolerated,
+)
+from .window_files import save_snapshot
 
 _logger = logging.getLogger("my_utils")
 
@@ -163,7 +168,6 @@ class ProfilerWrapper:
 
     def _forget(self) -> None:
         """No series is open."""
-        self._pid = os.getpid()
         self._series: Series | None = None
         self._chosen = False
         self._last: TorchProfile | None = None  # of the last profiled entry
@@ -196,9 +200,6 @@ class ProfilerWrapper:
     def __enter__(self) -> ProfilerWrapper:
         if not self.enabled:
             return self
-        if self._pid != os.getpid():
-            self._depth = 0
-            self._forget()
         self._depth += 1
         if self._depth > 1:
             warn_once(f"nested {self._name}", f"{self._name}: a nested entry joins the outer one")
@@ -215,7 +216,7 @@ class ProfilerWrapper:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._depth == 0 or self._pid != os.getpid():
+        if self._depth == 0:
             return
         self._depth -= 1
         if self._depth == 0:
@@ -235,35 +236,25 @@ class ProfilerWrapper:
         _open.add(self)
         call_at_end(_close_all)
         if self.dump_memory_snapshot:
-            self._trying("the allocator's history", self._record_history)
+            with tolerated(self._name, "the allocator's history failed"):
+                import torch
+
+                if torch.cuda.is_available():
+                    self._history = _memory_history.record(
+                        self._name, max_entries=SNAPSHOT_EVENTS_MAX
+                    )
 
     def _start(self) -> None:
-        self._entry = entry = _Entry(None, time.time_ns(), time.perf_counter_ns(), {})
-        taken_by = _slot.holder()
-        if taken_by is not None:
-            warn_once(
-                f"slot {self._name}",
-                f"{self._name} runs unprofiled: {taken_by} is profiling, and torch has one "
-                "profiler a process",
-            )
-            return
-        profile = TorchProfile(self._name, at_exit=self.close, **self._options)
-        try:
+        profile = TorchProfile(self._name, **self._options)
+        levels = levels_now() if self.profile_memory else {}
+        started = False
+        with tolerated(self._name, "the profiler could not be started"):
             started = profile.start()
-        except (TypeError, ValueError):
-            self._depth = 0
-            self._entry = None
-            raise
-        except Exception as trouble:
-            self._warn("the profiler could not be started", trouble)
-            return
         if started:
             self._last = None  # its events would double the memory
-            levels = levels_now() if self.profile_memory else {}
-            self._entry = entry._replace(
-                profile=profile, began_ns=time.time_ns(), levels=levels,
-                clock_ns=time.perf_counter_ns(),
-            )  # fmt: skip
+        self._entry = _Entry(
+            profile if started else None, time.time_ns(), time.perf_counter_ns(), levels
+        )
 
     def _stop(self, raised: bool) -> None:
         """Closes the entry, and adds it to the series."""
@@ -271,32 +262,37 @@ class ProfilerWrapper:
         series = self._series
         if entry is None or series is None:
             return
-        point = Point(series.total.entries, raised=int(raised))
+        point = Point(series.total.entries, unprofiled=1, raised=int(raised))
         point.wall = Spread.of(time.perf_counter_ns() - entry.clock_ns)
-        profile = entry.profile
-        profiled = profile is not None and self._trying("the profiler", profile.stop)
-        if profile is None or not profiled:
-            point.unprofiled = 1
+        if entry.profile is not None:
+            with tolerated(self._name, "the profiler failed"):
+                entry.profile.stop()
+                point.unprofiled = 0
+        if point.unprofiled:
             series.add(point)
             return
-        self._last, self._last_number, self._last_trace = profile, point.first, None
+        self._last, self._last_number, self._last_trace = entry.profile, point.first, None
         self._last_memory = {}
-        self._trying("the figures of an entry", lambda: self._measure(entry, point))
+        with tolerated(self._name, "the figures of an entry failed"):
+            self._measure(entry, point)
         series.add(point)
         if self.keep_all_traces and self.export_trace:
-            self._trying("a trace", self._write_trace_of_entry)
+            with tolerated(self._name, "a trace failed"):
+                self._make_folder()
+                path = self.output / f"{self._stem()}_trace_{self._last_number}.json"
+                self._last_trace = export_trace(self.profiler, path)
         if self.enable_print_summary:
-            self._trying("the summary", lambda: self._print_summary(point))
+            with tolerated(self._name, "the summary failed"):
+                self._print_summary(point)
 
     def _measure(self, entry: _Entry, point: Point) -> None:
-        wanted = (
-            self.enabled_record_cuda_average_time,
-            self.enable_print_summary,
-            self.profile_memory,
-        )
-        if not any(wanted):
+        if not (
+            self.enabled_record_cuda_average_time
+            or self.enable_print_summary
+            or self.profile_memory
+        ):
             return
-        figures: EntryFigures = figures_of(self.profiler, entry.began_ns, entry.levels)
+        figures = figures_of(self.profiler, entry.began_ns, entry.levels)
         point.device = Spread.of(figures.device_ns)
         point.cpu = Spread.of(figures.cpu_ns)
         if self.profile_memory:
@@ -306,8 +302,8 @@ class ProfilerWrapper:
     def _print_summary(self, point: Point) -> None:
         on_device = point.device.total > 0
         key = on_this_machine(self.sort_by, on_device)
-        by_shape = self._options["record_shapes"]
-        table = operator_table(self.profiler, key, self.row_limit, by_shape)
+        averages = averages_of(self.profiler, self._options["record_shapes"])
+        table = averages.table(sort_by=key, row_limit=self.row_limit)
         what = "on the GPU" if on_device else "in operators on the CPU (no GPU time was seen)"
         time_ms = (point.device if on_device else point.cpu).total / 1e6
         text = (
@@ -334,10 +330,6 @@ class ProfilerWrapper:
         """
         if self._series is None:
             return []
-        if self._pid != os.getpid():
-            self._depth = 0
-            self._forget()
-            return []
         if self._entry is not None:
             warn_once(f"left {self._name}", f"{self._name} is left inside its block")
             self._stop(raised=False)
@@ -345,7 +337,8 @@ class ProfilerWrapper:
             return self._write() if self._chosen else []
         finally:
             if self._history is not None:
-                self._trying("the allocator's history", self._history.end)
+                with tolerated(self._name, "the allocator's history failed"):
+                    self._history.end()
             self._forget()
 
     def _write(self) -> list[Path]:
@@ -359,10 +352,12 @@ class ProfilerWrapper:
 
         def write(suffix: str, how: Callable[[Path], object]) -> None:
             path = self.output / f"{stem}_{suffix}"
-            if self._trying(str(path), lambda: how(path)):
+            with tolerated(self._name, f"{path} failed"):
+                how(path)
                 written.append(path)
 
-        self._trying(str(self.output), self._make_folder)
+        with tolerated(self._name, f"{self.output} failed"):
+            self._make_folder()
         if self.export_trace:
             write("trace.json", self._write_trace)
         if self.enabled_record_cuda_average_time:
@@ -374,7 +369,10 @@ class ProfilerWrapper:
             )
         if self.dump_memory_snapshot:
             stamp = datetime.datetime.now().strftime("%Y%m%d_%H%M%S_%f")
-            write(f"mem_{stamp}.pickle", self._write_snapshot)
+            write(
+                f"mem_{stamp}.pickle",
+                lambda path: save_snapshot(path, self.profiler, self._history),
+            )
         return written
 
     def _make_folder(self) -> None:
@@ -394,39 +392,6 @@ class ProfilerWrapper:
         with on_whole_path(path) as temporary:  # torch writes a trace once
             shutil.copyfile(self._last_trace, temporary)
 
-    def _write_trace_of_entry(self) -> None:
-        self._make_folder()
-        path = self.output / f"{self._stem()}_trace_{self._last_number}.json"
-        self._last_trace = export_trace(self.profiler, path)
-
-    def _record_history(self) -> None:
-        """The history of CUDA's allocator."""
-        import torch
-
-        if torch.cuda.is_available():
-            self._history = _memory_history.record(self._name, max_entries=SNAPSHOT_EVENTS_MAX)
-
-    def _write_snapshot(self, path: Path) -> None:
-        if self._history is not None:
-            self._history.save(path)
-        else:
-            write_snapshot(path, snapshot_of(self.profiler))
-
-    # --- trouble ---
-
-    def _trying(self, what: str, action: Callable[[], object]) -> bool:
-        """Whether it went well; where not, there is one warning."""
-        try:
-            action()
-        except Exception as trouble:
-            self._warn(f"{what} failed", trouble)
-            return False
-        return True
-
-    def _warn(self, what: str, trouble: Exception) -> None:
-        text = f"{self._name}: {what}: {type(trouble).__name__}: {trouble}"
-        warn_once(f"{self._name} {what}", text)
-
 
 class _Entry(NamedTuple):
     """A block that runs."""
@@ -445,6 +410,15 @@ _open: set[ProfilerWrapper] = set()
 def _close_all() -> None:
     for wrapper in list(_open):
         wrapper.close()
+
+
+def _forget_all() -> None:
+    for wrapper in list(_open):
+        wrapper._depth = 0
+        wrapper._forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 # --- arguments ---

@@ -81,7 +81,9 @@ def plot_memory(
         for device in devices:
             peaks = {p.first: p.peaks[device] for p in series.points if device in p.peaks}
             _line(above, peaks, MIB, f"peak, {device}")
-            _course(below, last.get(device, MemoryCurve([0], [0])), device)
+            curve = last.get(device, MemoryCurve([0], [0]))
+            below.step([at / 1e6 for at in curve.times_ns], [level / MIB for level in curve.levels],
+                       where="post", linewidth=1, label=device)  # fmt: skip
         above.set_title(memory_title(name, devices) + _exceptions(series), loc="left", fontsize=10)
         above.set_xlabel("entry")
         below.set_title("the last profiled entry", loc="left", fontsize=9)
@@ -107,11 +109,6 @@ def _line(axes: Axes, values: dict[int, Spread], unit: float, label: str) -> Non
             [spread.max / unit for spread in drawn.values()],
             color=line.get_color(), alpha=0.2, linewidth=0,
         )  # fmt: skip
-
-
-def _course(axes: Axes, curve: MemoryCurve, device: str) -> None:
-    axes.step([at / 1e6 for at in curve.times_ns], [level / MIB for level in curve.levels],
-              where="post", linewidth=1, label=device)  # fmt: skip
 
 
 def _finish(axes: Axes) -> None:

@@ -33,6 +33,7 @@ from collections.abc import Callable
 
 from .. import _core
 from ..common.process_end import call_at_end
+from ..common.warnings import warn_once
 
 _logger = logging.getLogger("my_utils")
 
@@ -43,7 +44,7 @@ class Lease:
     """The slot, held. `release` gives it back, as often as it is called."""
 
     def __init__(
-        self, owner: str, close: Callable[[], object], over: Callable[[], bool] | None = None
+        self, owner: str, close: Callable[[], object], over: Callable[[], bool] | None
     ) -> None:
         self.owner = owner
         self._close = close
@@ -85,11 +86,7 @@ class Lease:
             self.close()
 
     def watch(self) -> None:
-        """Has it closed soon after what it profiles has ended, if this is the main thread."""
-        if self._over is not None and threading.current_thread() is threading.main_thread():
-            threading.Thread(target=self._watch, name="my_utils profiler", daemon=True).start()
-
-    def _watch(self) -> None:
+        """Has it closed in the main thread, soon after it is stale."""
         while not self._released.wait(POLL_S):
             if self.stale:
                 _core.call_in_main_thread(self.close_stale)
@@ -116,7 +113,7 @@ os.register_at_fork(after_in_child=_slot.forget)
 def take(
     owner: str, close: Callable[[], object], over: Callable[[], bool] | None = None
 ) -> Lease | None:
-    """The slot, or None with a warning when another profiler runs.
+    """The slot, or None when another profiler runs, with one warning for each owner.
 
     owner: who asks, for messages: "ProfilerWrapper(prefix='run')".
     close: stops the profiler and writes what there is; called when the process exits before
@@ -131,12 +128,12 @@ def take(
         if taken_by is None:
             _slot.lease = lease = Lease(owner, close, over)
             call_at_end(_close_at_end)
-            lease.watch()
+            if over is not None and threading.current_thread() is threading.main_thread():
+                threading.Thread(target=lease.watch, name="my_utils profiler", daemon=True).start()
             return lease
-    _logger.warning(
-        "%s runs unprofiled: %s is profiling, and torch has one profiler a process",
-        owner,
-        taken_by,
+    warn_once(
+        f"slot {owner}",
+        f"{owner} runs unprofiled: {taken_by} is profiling, and torch has one profiler a process",
     )
     return None
 

@@ -1,7 +1,9 @@
-"""A window of steps under torch's profiler, or as NVTX ranges under Nsight Systems.
+"""Windows of steps under torch's profiler, or as NVTX ranges under Nsight Systems.
 
-A window has warm-up steps and then recorded ones. The code that opens a window reports the end of
-each step to it, and closes it, in the middle if need be.
+`Windows` counts the steps of one training, and opens a window when it is time. torch's own schedule
+keeps its profiler busy at every step of the run. Here a step outside a window is a comparison, and
+torch's profiler exists only from the first step of the warm-up to the last recorded one, a new one
+for each cycle.
 """
 
 from __future__ import annotations
@@ -9,98 +11,188 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..memory import memory_history as _memory_history
 from . import slot as _slot
 from .cuda_profiler import CudaProfiler
-from .torch_profile import TorchProfile
+from .torch_profile import Steps, TorchProfile
 
 _logger = logging.getLogger("my_utils")
 
 # Allocations and releases that CUDA's allocator remembers for a snapshot.
 HISTORY_ENTRIES = 100_000
 
+NEVER = -1
 
-class StepWindow:
-    """What the two kinds share: it counts the steps.
 
-    first_step: the number of the first step. warmup, active: how many there are.
+class Schedule(NamedTuple):
+    """Which steps are profiled: after `skip_first`, `repeat` cycles (0: without an end) of `wait`
+    steps that pass, `warmup` steps and `active` ones that are recorded.
+
+    >>> schedule = Schedule(skip_first=1, wait=1, warmup=1, active=3, repeat=2)
+    >>> schedule.window(0), schedule.window(1).first, schedule.window(2)
+    (Steps(first=2, active=3, end=6), 7, None)
     """
 
-    def __init__(self, first_step: int, warmup: int, active: int) -> None:
-        self.first_step = first_step
-        self.warmup = warmup
-        self.active = active
-        self.done = 0
-        # Whether a step runs. Between steps data is loaded, which counts as part of the next one.
-        self.inside = False
+    skip_first: int
+    wait: int
+    warmup: int
+    active: int
+    repeat: int
 
-    @property
-    def complete(self) -> bool:
-        """Whether all steps are over."""
-        return self.done == self.warmup + self.active
+    def window(self, cycle: int, began_at: int = 0) -> Steps | None:
+        """The window of a cycle; None after the last."""
+        if self.repeat and cycle >= self.repeat:
+            return None
+        cycles = cycle * (self.wait + self.warmup + self.active)
+        first = began_at + self.skip_first + cycles + self.wait
+        active = first + self.warmup
+        return Steps(first, active, active + self.active)
 
-    @property
-    def has_something(self) -> bool:
-        """Whether a recorded step is over, or has begun."""
-        return self.done + self.inside > self.warmup
 
-    @property
-    def last_step(self) -> int:
-        """Steps of the training that are over, or have begun."""
-        return self.first_step + self.done + self.inside
+class Windows:
+    """The windows of one training.
 
-    def open(self) -> None:
-        """Begins with the first step."""
+    owner: for messages. new_window: makes the window of these steps; None where this process
+        profiles none. began_at: the number of the first step.
+
+    At the end of each step the owner adds to `steps`, and compares: a call would cost each step of
+    the training as much again. Trouble of a window is logged, and ends the window.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        schedule: Schedule,
+        new_window: Callable[[Steps], TorchWindow | NvtxWindow | None],
+        began_at: int = 0,
+    ) -> None:
+        self.owner = owner
+        self.began_at = began_at
+        self.steps = began_at  # the number of the next step, or of the one that runs
+        self.cycle = 0
+        self.window: TorchWindow | NvtxWindow | None = None
+        # Whether anything was recorded, or a message said why not.
+        self.explained = False
+        self._schedule = schedule
+        self._new_window = new_window
+        # The number of the step before which `close_whole` has anything to do.
+        self.change_at = NEVER
+
+    def begin(self) -> bool:
+        """Before the first step; returns whether that is one of a window."""
+        coming = self._schedule.window(self.cycle, self.began_at)
+        self.change_at = NEVER if coming is None else coming.first
+        return self.change_at == self.steps
+
+    def close_whole(self) -> bool:
+        """Where `steps` is `change_at`: closes the window whose last step is over. Returns whether
+        the next step is one of a window: then call `go_on` before it begins."""
+        if self.window is None or self.steps < self.window.steps.end:
+            return True
+        return self._next_cycle()
 
     def go_on(self) -> None:
-        """Begins with the next step."""
+        """The next step of a window begins."""
+        self.change_at = self.steps + 1
+        try:
+            if self.window is not None:
+                self.window.go_on(self.steps)
+                return
+            coming = self._schedule.window(self.cycle, self.began_at)
+            self.window = None if coming is None else self._new_window(coming)
+            if self.window is None:
+                self.change_at = NEVER
+            else:
+                self.window.open()
+        except Exception:
+            self._failed()
+            self._next_cycle()
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the profiling: a window that is open is written as far as it went."""
+        self.change_at = NEVER
+        window, self.window = self.window, None
+        if window is None:
+            return
+        self.explained |= not window.running  # another profiler has it, or had
+        try:
+            window.close()
+        except Exception:
+            self._failed()
+
+    def _next_cycle(self) -> bool:
+        self.close()
+        self.cycle += 1
+        return self.begin()
+
+    def _failed(self) -> None:
+        self.explained = True
+        _logger.exception("%s: the profiler failed, and the training goes on without", self.owner)
 
 
-class TorchWindow(StepWindow):
-    """torch's profiler. `write` gets it at the end, when there is something to write.
+class TorchWindow:
+    """torch's profiler. `write` gets it, and this window, at the end when anything was recorded.
 
-    at_exit, over: as in `slot.take`.
+    over: as in `slot.take`.
     wants_history: let CUDA's allocator write down its history while steps are recorded; `history`
         is the share in it.
     """
 
     def __init__(
         self,
-        first_step: int,
-        warmup: int,
-        active: int,
-        *,
         owner: str,
-        write: Callable[[Any], object],
-        at_exit: Callable[[], object],
+        steps: Steps,
+        *,
+        write: Callable[[Any, Any], object],
         over: Callable[[], bool] | None = None,
-        wants_history: bool,
+        wants_history: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(first_step, warmup, active)
-        self._write = write
-        self._wants_history = wants_history
+        self.owner = owner
+        self.steps = steps
         self.history: _memory_history.Recording | None = None
-        self._owner = owner
+        self._wants_history = wants_history
         self._profile = TorchProfile(
-            owner, on_trace_ready=self._ready, at_exit=at_exit, before_start=self._number,
-            over=over, schedule=self._schedule, **options,
-        )  # fmt: skip
+            owner,
+            on_trace_ready=lambda profiler: write(profiler, self),
+            close=self.close,
+            over=over,
+            steps=steps,
+            **options,
+        )
+
+    @property
+    def running(self) -> bool:
+        """Whether torch's profiler runs for this window."""
+        return self._profile.running
 
     def open(self) -> None:
-        if self._profile.start():
-            self._record_history()
+        """Begins with the first step."""
+        self._profile.start()
+        if self.steps.first == self.steps.active:
+            self.begin_recording()
 
-    def go_on(self) -> None:
+    def go_on(self, step: int) -> None:
+        """Begins with another step."""
         self._profile.step()
-        self._record_history()
+        if step == self.steps.active:
+            self.begin_recording()
+
+    def begin_recording(self) -> None:
+        """The first step that is recorded begins."""
+        import torch
+
+        if not (self._wants_history and self.running and torch.cuda.is_available()):
+            return
+        try:
+            self.history = _memory_history.record(self.owner, max_entries=HISTORY_ENTRIES)
+        except Exception as error:
+            _logger.warning("%s: CUDA's allocator keeps no history: %s", self.owner, error)
 
     def close(self) -> None:
+        """Ends it."""
         try:
             self._profile.stop()
         finally:
@@ -108,81 +200,49 @@ class TorchWindow(StepWindow):
             if history is not None:
                 history.end()
 
-    def _number(self, profiler: Any) -> None:
-        profiler.step_num = self.first_step  # for the marks `ProfilerStep#<number>`
 
-    def _schedule(self, step: int) -> Any:
-        from torch.profiler import ProfilerAction
-
-        position = max(step - self.first_step, 0)  # torch asks for 0 first, whatever comes
-        if position < self.warmup:
-            return ProfilerAction.WARMUP
-        last = position >= self.warmup + self.active - 1
-        return ProfilerAction.RECORD_AND_SAVE if last else ProfilerAction.RECORD
-
-    def _record_history(self) -> None:
-        import torch
-
-        if not self._wants_history or self.history is not None or self.done < self.warmup:
-            return
-        if not torch.cuda.is_available():
-            return
-        try:
-            self.history = _memory_history.record(self._owner, max_entries=HISTORY_ENTRIES)
-        except Exception as error:
-            self._wants_history = False
-            _logger.warning("%s: CUDA's allocator keeps no history: %s", self._owner, error)
-
-    def _ready(self, profiler: Any) -> None:
-        if self.has_something:
-            self._write(profiler)
-
-
-class NvtxWindow(StepWindow):
+class NvtxWindow:
     """NVTX ranges for each operator and step, and the CUDA profiler's start and stop, so that
     `nsys profile --capture-range=cudaProfilerApi` records the window and nothing else."""
 
     def __init__(
         self,
-        first_step: int,
-        warmup: int,
-        active: int,
-        *,
         owner: str,
-        at_exit: Callable[[], object],
+        steps: Steps,
+        *,
         over: Callable[[], bool] | None = None,
         record_shapes: bool,
     ) -> None:
-        super().__init__(first_step, warmup, active)
+        self.steps = steps
         self._owner = owner
-        self._at_exit = at_exit
         self._over = over
         self._record_shapes = record_shapes
         self._opened: contextlib.ExitStack | None = None
         self._step = contextlib.ExitStack()
         self._lease: _slot.Lease | None = None
 
-    def open(self) -> None:
-        if not self.warmup:
-            self._begin()
-
-    def go_on(self) -> None:
-        if self.done == self.warmup:
-            self._begin()
-        elif self._running:
-            self._mark()
-
-    def close(self) -> None:
-        opened, self._opened = self._opened, None
-        if opened is not None and self._lease is not None and self._lease.held:
-            opened.close()
-
     @property
-    def _running(self) -> bool:
+    def running(self) -> bool:
+        """Whether the ranges are on for this window."""
         return self._lease is not None and self._lease.held
 
+    def open(self) -> None:
+        """Begins with the first step."""
+        self.go_on(self.steps.first)
+
+    def go_on(self, step: int) -> None:
+        """Begins with another step."""
+        if step == self.steps.active:
+            self._begin()
+        if not self.running:
+            return
+        import torch
+
+        self._step.close()
+        self._step.enter_context(torch.profiler.record_function(f"ProfilerStep#{step}"))
+
     def _begin(self) -> None:
-        self._lease = _slot.take(self._owner, close=self._at_exit, over=self._over)
+        self._lease = _slot.take(self._owner, close=self.close, over=self._over)
         if self._lease is None:
             return
         import torch
@@ -196,12 +256,11 @@ class NvtxWindow(StepWindow):
                 torch.autograd.profiler.emit_nvtx(record_shapes=self._record_shapes)
             )
             self._step = opened.enter_context(contextlib.ExitStack())
-            self._mark()
             self._opened = opened.pop_all()
 
-    def _mark(self) -> None:
-        import torch
-
-        self._step.close()
-        name = f"ProfilerStep#{self.first_step + self.done}"
-        self._step.enter_context(torch.profiler.record_function(name))
+    def close(self) -> None:
+        """Ends it."""
+        running, opened = self.running, self._opened
+        self._opened = None
+        if running and opened is not None:
+            opened.close()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import gzip
 import json
 import logging
@@ -26,17 +27,17 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common.extras import needs_torch
 from ..common.files import on_whole_path, utf8_path
 from ..common.older_torch import close_lost_session, end_stale_session, free_kineto
 from ..common.printable import escaped
+from ..common.ranks import current_rank, world_size
 from ..common.warnings import warn_once
 from . import slot as _slot
-from .sessions import watch
 
 if TYPE_CHECKING:
     import torch
@@ -49,16 +50,36 @@ TRACE_END = re.compile(rb'\]\s*(?P<name>,\s*"traceName"\s*:.*)?\}\s*\Z', re.DOTA
 TRACE_END_MAX = 1 << 16  # bytes: any path, and more
 
 
+class Steps(NamedTuple):
+    """The steps of one window by their numbers: warm-up from `first`, recorded from `active` to
+    the one before `end`."""
+
+    first: int
+    active: int
+    end: int
+
+    def action(self, step: int) -> Any:
+        """torch's schedule. Its constructor asks for step 0, whatever comes then."""
+        from torch.profiler import ProfilerAction
+
+        step = max(step, self.first)
+        if step < self.active:
+            return ProfilerAction.WARMUP
+        last = step >= self.end - 1
+        return ProfilerAction.RECORD_AND_SAVE if last else ProfilerAction.RECORD
+
+
 class TorchProfile:
     """One run of `torch.profiler.profile`, from `start` to `stop`.
 
     owner: who profiles, for messages: "ProfilerWrapper 'run'".
     on_trace_ready: called with the profiler at the end of each active span, as torch does; what it
         raises is logged, and the training continues.
-    at_exit: called instead of `stop` when the process exits meanwhile.
-    before_start: called with the profiler before it is opened, to set what its constructor cannot.
-    cut_short: called instead of `stop` when the program opens a separate profiler meanwhile.
+    close: called instead of `stop` when the process exits meanwhile, and when the program opens a
+        separate profiler.
     over: whether what is profiled has ended without a call of `stop`; as in `slot.take`.
+    steps: profiles these, by torch's schedule, and marks them in the trace by their numbers; each
+        call of `step` ends one.
     options: keywords for `torch.profiler.profile`; what that raises for them goes through.
         Activities may be named ("cpu", "cuda"). With `with_stack=True` events carry their stacks,
         for which torch wants a further setting.
@@ -79,21 +100,19 @@ class TorchProfile:
         owner: str,
         *,
         on_trace_ready: Callable[[torch.profiler.profile], object] | None = None,
-        at_exit: Callable[[], object] | None = None,
-        before_start: Callable[[torch.profiler.profile], object] | None = None,
-        cut_short: Callable[[], object] | None = None,
+        close: Callable[[], object] | None = None,
         over: Callable[[], bool] | None = None,
+        steps: Steps | None = None,
         **options: Any,
     ) -> None:
         self.owner = owner
         self.profiler: Any = None
         self._on_trace_ready = on_trace_ready
-        self._at_exit = at_exit
-        self._before_start = before_start
-        self._cut_short = cut_short  # None: `stop`, which would hold this object in a circle
+        self._close = close  # None: `stop`, which would hold this object in a circle
         self._over = over
+        self._steps = steps
+        self._options = options if steps is None else {**options, "schedule": steps.action}
         self._unwatch: Callable[[], None] = _nothing
-        self._options = options
         self._lease: _slot.Lease | None = None
         self._thread = 0
         self._taken = False  # the session is another's, who is in another thread
@@ -111,7 +130,7 @@ class TorchProfile:
         with needs_torch("torch's profiler"):
             import torch
 
-        lease = _slot.take(self.owner, close=self._at_exit or self.stop, over=self._over)
+        lease = _slot.take(self.owner, close=self._close or self.stop, over=self._over)
         if lease is None:
             return False
         try:
@@ -119,10 +138,9 @@ class TorchProfile:
                 on_trace_ready=self._ready if self._on_trace_ready else None,
                 **_for_torch(self._options),
             )
-            if self._before_start is not None:
-                self._before_start(self.profiler)
+            self._describe()
             end_stale_session()
-            self._unwatch = watch(self.profiler, self._stolen)
+            self._unwatch = _watch_sessions(self.profiler, self._stolen)
             self.profiler.start()
             self._seen = _session_open()
         except BaseException:
@@ -137,6 +155,16 @@ class TorchProfile:
         # Not get_ident: a thread may have the number of one that has ended.
         self._thread = threading.get_native_id()
         return True
+
+    def _describe(self) -> None:
+        """Gives the trace the numbers of the steps, and the rank, which tools read."""
+        from torch import distributed
+
+        if self._steps is not None:
+            self.profiler.step_num = self._steps.first
+        if not (distributed.is_available() and distributed.is_initialized()):
+            info = {"backend": "none", "rank": current_rank(), "world_size": world_size()}
+            self.profiler.preset_metadata_json("distributedInfo", json.dumps(info))
 
     def step(self) -> None:
         """Reports the end of a step to torch's schedule."""
@@ -191,7 +219,7 @@ class TorchProfile:
                 free_kineto()
             return
         try:
-            (self._cut_short or self.stop)()
+            (self._close or self.stop)()
         except Exception:
             _logger.exception("%s could not be closed", self.owner)
 
@@ -222,6 +250,60 @@ class TorchProfile:
 
 def _nothing() -> None:
     pass
+
+
+@contextlib.contextmanager
+def tolerated(owner: str, what: str) -> Iterator[None]:
+    """What the block raises is one warning, and the training goes on."""
+    try:
+        yield
+    except Exception as error:
+        warn_once(f"{owner} {what}", f"{owner}: {what}: {type(error).__name__}: {error}")
+        _logger.debug("%s: %s", owner, what, exc_info=True)
+
+
+# --- other sessions ---
+#
+# torch gives its one session to whoever asks last: it drops the first one's events in silence, and
+# to export them afterwards is a crash. The slot keeps our own profilers apart. A
+# `torch.profiler.profile` of the program's own knows no slot, so both of its ways into a session
+# are watched while one of ours is open.
+
+# Methods of torch.autograd.profiler.profile, each called before its session begins.
+_WAYS_IN = ("_prepare_trace", "_start_trace")
+
+
+def _watch_sessions(own: Any, stolen: Callable[[], object]) -> Callable[[], None]:
+    """Calls `stolen` when a profiler other than `own`, a torch.profiler.profile, is about to take
+    the session, in the thread that takes it. Returns what ends the watch."""
+    from torch.autograd.profiler import profile
+
+    put: dict[str, tuple[Any, Any]] = {}
+    for name in _WAYS_IN:
+        original = getattr(profile, name, None)
+        if original is None:
+            continue  # of another torch, where the loss is noticed at the end
+        wrapper = _watched(original, own, stolen)
+        put[name] = original, wrapper
+        setattr(profile, name, wrapper)
+
+    def end() -> None:
+        for name, (original, wrapper) in put.items():
+            if profile.__dict__.get(name) is wrapper:
+                setattr(profile, name, original)
+        put.clear()  # the wrappers hold our profiler, and whoever holds this would
+
+    return end
+
+
+def _watched(original: Any, own: Any, stolen: Callable[[], object]) -> Any:
+    @functools.wraps(original)
+    def wrapper(session: Any, *args: Any, **kwargs: Any) -> Any:
+        if session is not own.profiler:
+            stolen()
+        return original(session, *args, **kwargs)
+
+    return wrapper
 
 
 def _records(profiler: Any) -> bool:
@@ -315,7 +397,11 @@ def check_activities(activities: Iterable[Any] | None) -> list[Any] | None:
         raise TypeError(f"activities must be None or a list, not {activities!r:.100}")
     found = list(activities)
     for each in found:
-        if isinstance(each, str) and each.lower() not in ("cpu", "cuda", "xpu"):
+        if isinstance(each, str):
+            known = each.lower() in ("cpu", "cuda", "xpu")
+        else:
+            known = type(each).__name__ == "ProfilerActivity"
+        if not known:
             raise ValueError(f'activities are "cpu", "cuda" and "xpu", not {each!r:.100}')
     if not found:
         raise ValueError("activities must not be empty; None means all that there are")

@@ -12,16 +12,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..common.arguments import check_bool, check_int, check_path
 from ..common.public import public
 from ..common.ranks import check_ranks, is_chosen, own_name
 from ..common.reprs import short_repr
-from .running_call import RunningCall
-from .step_windows import NvtxWindow, StepWindow, TorchWindow
+from .step_windows import NvtxWindow, Schedule, TorchWindow, Windows
+from .torch_profile import Steps
 from .window_files import WindowFiles, own_folder
 
 if TYPE_CHECKING:
@@ -128,7 +130,8 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if not cpu and not cuda:
             raise ValueError("cpu and cuda must not both be False")
         self.with_flops = check_bool("with_flops", with_flops)
-        self.output_dir = _path("output_dir", output_dir, default=Path(OUTPUT_DIR))
+        output = OUTPUT_DIR if output_dir is None else output_dir
+        self.output_dir = check_path("output_dir", output, or_none=True)
         self.wait_steps = _steps("wait_steps", wait_steps, default=4, least=0)
         self.warmup_steps = _steps("warmup_steps", warmup_steps, default=4, least=0)
         self.active_steps = _steps("active_steps", active_steps, default=1, least=1)
@@ -140,10 +143,11 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self.export_stacks = check_bool("export_stacks", export_stacks)
         self.export_key_averages = check_bool("export_key_averages", export_key_averages)
         self.enable_nsight_systems = check_bool("enable_nsight_systems", enable_nsight_systems)
-        self.nsight_systems_output_file = _path(
-            "nsight_systems_output_file",
-            nsight_systems_output_file,
-            default=self.output_dir / NSYS_FILE,
+        report = nsight_systems_output_file
+        if report is None:
+            report = self.output_dir / NSYS_FILE
+        self.nsight_systems_output_file = check_path(
+            "nsight_systems_output_file", report, or_none=True
         )
         self.ranks = check_ranks("ranks", ranks)
         self.folders: list[Path] = []
@@ -151,14 +155,11 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             _logger.warning(
                 "ProfCallback: profile_memory=True sets with_stack=True and record_shapes=True"
             )
-        self._window: StepWindow | None = None
-        self._training: RunningCall | None = None
-        # Steps to the next change; never 0 at the end of a step when nothing is left to do.
-        self._countdown = 0
+        self._windows: Windows | None = None  # None when nothing is left to profile
+        # Whether a step runs. Between steps data is loaded, which counts as part of the next one.
+        self._inside = False
         # A change that waits until evaluation and saving are over, so that they are not profiled.
         self._due = False
-        self._cycles = 0
-        self._began_at = 0
         self._warned_short = False
 
     def __repr__(self) -> str:
@@ -171,72 +172,70 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Starts to count. `global_step` is above 0 when a training is resumed."""
         self.close()
-        self._training = RunningCall(skip=_of_trainer_callbacks)
-        self._cycles = 0
-        self._began_at = state.global_step
         self._warned_short = False
         if not is_chosen(self.ranks) or not self._may_profile():
             return
         if state.max_steps > 0:
             self._warn_if_short(state.max_steps - state.global_step)
-        if self._next_cycle():
-            self._change(state.global_step)
+        training = RunningCall(skip=_of_trainer_callbacks)
+        self._windows = Windows(
+            f"ProfCallback, output_dir={os.fspath(self.output_dir)!r}",
+            Schedule(0, self.wait_steps, self.warmup_steps, self.active_steps, self.num_cycles),
+            lambda steps: self._new_window(steps, training.over),
+            began_at=state.global_step,
+        )
+        if self._windows.begin():
+            self._windows.go_on()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Evaluation and saving at the end of an epoch are over."""
-        if self._due:
-            self._change(state.global_step)
+        self._change_if_due()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A step begins, with its data at hand."""
         if self._due:
-            self._change(state.global_step)
-        if self._window is not None:
-            self._window.inside = True
+            self._change_if_due()
+        self._inside = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A step of the optimizer is over."""
-        self._countdown -= 1
-        if self._countdown:
+        self._inside = False
+        windows = self._windows
+        if windows is None:
             return
-        window = self._window
-        if window is not None:
-            window.inside = False
-            window.done += 1
-            if window.complete:
-                self._close_window()
-                if not self._next_cycle():
-                    return
-        if _pauses(state, control):
+        windows.steps += 1
+        if windows.steps == windows.change_at and windows.close_whole():
             self._due = True
-        else:
-            self._change(state.global_step)
+            if not _pauses(state, control):
+                self._change_if_due()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An evaluation is over, in the training or apart from it."""
-        if self._due and not control.should_save:
-            self._change(state.global_step)
+        if not control.should_save:
+            self._change_if_due()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A checkpoint is written."""
-        if self._due and not control.should_evaluate:
-            self._change(state.global_step)
+        if not control.should_evaluate:
+            self._change_if_due()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Writes what there is of a window that the training did not fill."""
-        cut = self._window is not None or self._due or self._countdown > 0
+        windows = self._windows
         self.close()
-        if cut:
-            self._warn_if_short(state.global_step - self._began_at)
+        if windows is not None:
+            self._warn_if_short(state.global_step - windows.began_at)
 
     # --- what the user calls ---
 
     def close(self) -> None:
         """Ends the profiling of this training. A window that has a recorded step, or part of one,
         is written. Does nothing when nothing runs."""
-        self._countdown = 0
         self._due = False
-        self._close_window()
+        if self._windows is not None:
+            self._windows.close()
+        self._windows = None
+        self._inside = False
 
     def __enter__(self) -> ProfCallback:
         return self
@@ -246,51 +245,20 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     # --- windows ---
 
-    def _next_cycle(self) -> bool:
-        """Waits for the next window, if there is one more; whether the next step is its first."""
-        if self.num_cycles and self._cycles == self.num_cycles:
-            return False
-        self._cycles += 1
-        self._countdown = self.wait_steps
-        return not self._countdown
+    def _change_if_due(self) -> None:
+        due, self._due = self._due, False
+        if due and self._windows is not None:
+            self._windows.go_on()
 
-    def _change(self, step: int) -> None:
-        """The next step, behind `step` others, is one of a window. Trouble ends the profiling."""
-        self._due = False
-        self._countdown = 1
-        try:
-            if self._window is None:
-                self._window = self._new_window(step)
-                self._window.open()
-            else:
-                self._window.go_on()
-        except Exception:
-            _logger.exception("ProfCallback: the profiler failed, and the training goes on without")
-            self.close()
-
-    def _close_window(self) -> None:
-        window, self._window = self._window, None
-        if window is None:
-            return
-        try:
-            window.close()
-        except Exception:
-            _logger.exception("ProfCallback: the profiler failed, and the training goes on without")
-
-    def _new_window(self, step: int) -> StepWindow:
-        steps = (step, self.warmup_steps, self.active_steps)
-        owner = f"ProfCallback, output_dir={os.fspath(self.output_dir)!r}"
-        over = None if self._training is None else self._training.over
+    def _new_window(self, steps: Steps, over: Callable[[], bool]) -> TorchWindow | NvtxWindow:
+        assert self._windows is not None
+        owner = self._windows.owner
         if self.enable_nsight_systems:
-            return NvtxWindow(
-                *steps, owner=owner, at_exit=self.close, over=over, record_shapes=self.record_shapes
-            )
-        # What it writes must know the window, also when the window is being closed.
-        window = TorchWindow(
-            *steps,
-            owner=owner,
-            write=lambda profiler: self._write(profiler, window),
-            at_exit=self.close,
+            return NvtxWindow(owner, steps, over=over, record_shapes=self.record_shapes)
+        return TorchWindow(
+            owner,
+            steps,
+            write=self._write,
             over=over,
             wants_history=self.profile_memory and self.export_memory_timeline,
             profile_memory=self.profile_memory,
@@ -299,11 +267,14 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             with_flops=self.with_flops,
             activities=None if self.cpu and self.cuda else ["cpu" if self.cpu else "cuda"],
         )
-        return window
 
     def _write(self, profiler: Any, window: TorchWindow) -> None:
+        assert self._windows is not None
+        last_step = self._windows.steps + self._inside
+        if last_step <= window.steps.active:  # no recorded step has begun
+            return
         name = own_name("rank{}")
-        folder = own_folder(self.output_dir, f"iteration_{window.last_step}", name)
+        folder = own_folder(self.output_dir, f"iteration_{last_step}", name)
         files = WindowFiles(
             name=name,
             leading=name == f"rank{min(self.ranks or (0,))}",
@@ -382,12 +353,55 @@ def _pauses(state: Any, control: Any) -> bool:
     )
 
 
-# --- arguments ---
-
-
 def _steps(name: str, value: int | None, *, default: int, least: int) -> int:
     return default if value is None else check_int(name, value, least, or_none=True)
 
 
-def _path(name: str, value: str | os.PathLike[str] | None, *, default: Path) -> Path:
-    return default if value is None else check_path(name, value, or_none=True)
+class RunningCall:
+    """The call that called the function which makes this; of its callers the first that is not in
+    a file that `skip` names.
+
+    It holds no frame, which would keep the variables of the call alive, but where the frame stands.
+    Any thread may ask.
+
+    >>> def begin():
+    ...     return RunningCall()
+    >>> def outer():
+    ...     call = begin()
+    ...     return call, call.over()
+    >>> call, early = outer()
+    >>> early, call.over()
+    (False, True)
+    """
+
+    def __init__(self, skip: Callable[[str], bool] = lambda file: False) -> None:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and skip(frame.f_code.co_filename):
+            frame = frame.f_back
+        self._thread = threading.get_ident()
+        self._mark = None if frame is None else _mark_of(frame, _depth(frame))
+
+    def over(self) -> bool:
+        """Whether the call has ended, by returning or by an exception. False if there is no such
+        call."""
+        if self._mark is None:
+            return False
+        frame = sys._current_frames().get(self._thread)
+        below = 0 if frame is None else _depth(frame) - self._mark[0]
+        while frame is not None and below > 0:
+            frame = frame.f_back
+            below -= 1
+        return frame is None or below < 0 or _mark_of(frame, self._mark[0]) != self._mark
+
+
+def _depth(frame: FrameType | None) -> int:
+    count = 0
+    while frame is not None:
+        count += 1
+        frame = frame.f_back
+    return count
+
+
+def _mark_of(frame: FrameType, depth: int) -> tuple[int, int, int]:
+    """What no other frame of the thread has while this one is there."""
+    return depth, id(frame), id(frame.f_code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import warnings
@@ -14,14 +13,12 @@ from typing import Any
 
 from ..common.extras import require
 from ..common.files import on_whole_path
-from ..common.older_torch import is_python_function
 from ..common.tables import write_text
 from ..memory.memory_history import Recording
 from ..memory.memory_snapshot_form import snapshot_of, write_snapshot
 from .flops_table import operators_by_time
-from .torch_profile import device_time, export_trace, on_this_machine
-
-_logger = logging.getLogger("my_utils")
+from .operator_figures import averages_of
+from .torch_profile import device_time, export_trace, on_this_machine, tolerated
 
 # Frames of a stack by which key_averages.txt groups operators.
 STACK_FRAMES = 5
@@ -69,22 +66,14 @@ class WindowFiles:
                 _write_stacks(profiler, path)
         if self.memory:
             with _tolerated(folder / f"{rank}_memory_snapshot.pickle") as path:
-                if history is not None:
-                    history.save(path)
-                else:
-                    write_snapshot(path, snapshot_of(profiler))
+                save_snapshot(path, profiler, history)
             with _tolerated(folder / f"{rank}_memory-timeline.html") as path:
                 _write_memory_timeline(profiler, path)
         return True
 
     def _table(self, profiler: Any) -> str:
-        """A short table of the operators by name, and torch's wide one, without Python's calls:
-        they would be most of it, and are in the stacks."""
-        averages = profiler.key_averages(
-            group_by_input_shape=self.by_shape, group_by_stack_n=STACK_FRAMES * self.by_stack
-        )
-        python = {event.name for event in profiler.events() if is_python_function(event)}
-        averages[:] = [row for row in averages if row.key not in python]
+        """A short table of the operators by name, and torch's wide one."""
+        averages = averages_of(profiler, self.by_shape, STACK_FRAMES * self.by_stack)
         by = on_this_machine("self_cuda_time_total", device_time(profiler))
         grouped = ["name"] + ["shapes"] * self.by_shape + ["stack"] * self.by_stack
         return (
@@ -95,11 +84,8 @@ class WindowFiles:
 
 @contextlib.contextmanager
 def _tolerated(path: Path) -> Iterator[Path]:
-    try:
+    with tolerated("ProfCallback", f"{path} could not be written, and the training goes on"):
         yield path
-    except Exception as error:
-        _logger.warning("%s could not be written, and the training goes on: %s", path, error)
-        _logger.debug("why %s could not be written", path, exc_info=True)
 
 
 def own_folder(parent: Path, name: str, rank: str) -> Path:
@@ -134,6 +120,14 @@ def _leave_out_helpers(path: Path) -> None:
 
 
 # --- memory ---
+
+
+def save_snapshot(path: Path, profiler: Any, history: Recording | None) -> None:
+    """The snapshot of CUDA's allocator; without its history, of what the profiler saw."""
+    if history is not None:
+        history.save(path)
+    else:
+        write_snapshot(path, snapshot_of(profiler))
 
 
 def _write_memory_timeline(profiler: Any, path: Path) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from ..run_files.files import COLLECTIVES_TAG
+from ..run_files.state import COLLECTIVES_TAG
 from .rank_files import Columns, RankStages, chosen
 from .tracks import RUN_TAG, Mask, training_rows
 

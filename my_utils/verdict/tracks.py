@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..run_files.files import COLLECTIVES_TAG
+from ..run_files.state import COLLECTIVES_TAG
 from .rank_files import Columns, RankStages, all_same, by_attempt, chosen
 
 RUN_TAG = "run"  # of the timer of `my_utils run`

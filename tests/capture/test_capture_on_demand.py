@@ -384,7 +384,9 @@ def test_the_step_lies_ahead_of_ranks_that_move(monkeypatch: pytest.MonkeyPatch)
         now[0] += seconds
 
     monkeypatch.setattr(capture_steps, "survey", look)
-    monkeypatch.setattr(capture_steps, "time", SimpleNamespace(time=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(
+        capture_steps, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    )
     for lead_s in (None, 4.0):
         first = capture_steps.step_ahead("", [0, 1], lead_s)
         now[0] += lead_s or capture_steps.LEAD_LOCAL_S

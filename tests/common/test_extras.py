@@ -22,7 +22,7 @@ NAMES_NEED_TORCH = [
     "my_utils.utils",
 ]
 
-# torch and safetensors are hidden where they are installed.
+# torch and packages beside it are hidden where they are installed.
 WITHOUT_TORCH = """
 import sys
 

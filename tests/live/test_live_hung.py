@@ -450,3 +450,41 @@ class TestHeartbeatsOfRealProcesses:
         wait_until(lambda: of_heartbeat()["stack"] == ["iter"])
         (here,) = snapshot(logs)["ranks"]
         assert abs(of_heartbeat()["moved_ns"] - here["moved_ns"]) < 10_000
+
+
+class TestWhatTakesLong:
+    """A checkpoint, an evaluation or a compilation of minutes is no hang."""
+
+    @pytest.mark.parametrize(
+        ("step", "stage"), [(12, "checkpoint"), (12, "eval"), (12, "validation"), (0, "forward")]
+    )
+    def test_others_wait_for_it(self, step: int, stage: str, tmp_path: Path) -> None:
+        others = [beat(rank, step, "all_reduce", ago_s=55.0) for rank in (1, 2, 3)]
+        write_beats(tmp_path, beat(0, step, stage, ago_s=60.0), *others)
+        data = snapshot(tmp_path, hung_after_s=30.0, stuck_after_s=LONG_S)
+        assert not data["hang"]["hung"], data["hang"]
+        late = [beat(rank, step, "all_reduce", ago_s=650.0) for rank in (1, 2, 3)]
+        write_beats(tmp_path, beat(0, step, stage, ago_s=660.0), *late)
+        data = snapshot(tmp_path, hung_after_s=30.0, stuck_after_s=LONG_S)
+        assert data["hang"]["hung"] and list(kinds(data)) == [0]
+
+    def test_any_other_stage_is_one(self, tmp_path: Path) -> None:
+        for step, stage in ((12, "forward"), (0, "input"), (12, "optimizer")):
+            others = [beat(rank, step, "all_reduce", ago_s=55.0) for rank in (1, 2, 3)]
+            write_beats(tmp_path, beat(0, step, stage, ago_s=60.0), *others)
+            data = snapshot(tmp_path, hung_after_s=30.0, stuck_after_s=LONG_S)
+            assert data["hang"]["hung"] and list(kinds(data)) == [0]
+
+
+def test_ranks_in_a_recorded_collective_wait(tmp_path: Path) -> None:
+    """In the stage alone all ranks would be alike."""
+    beats = [beat(rank, 12, "forward", ago_s=60.0) for rank in range(4)]
+    for waiting in beats[1:]:
+        (lane,) = waiting["lanes"]
+        stage = {**lane["open"][0], "name": "wait all_reduce tp"}
+        waiting["lanes"].append({**lane, "tag": "collectives", "open": [stage]})
+    write_beats(tmp_path, *beats)
+    data = snapshot(tmp_path, hung_after_s=30.0, stuck_after_s=LONG_S)
+    assert data["ranks"][1]["stack"] == ["forward", "wait all_reduce tp"]
+    assert list(kinds(data)) == [0]
+    assert data["hang"]["hung"]

@@ -29,9 +29,17 @@ from my_utils.csv2trace import csv_to_trace
 from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
 from my_utils.memory.tracker import csv_file as tracker_csv, sources
 from my_utils.memory.tracker.plot import draw
-from my_utils.memory.tracker.psutil_probes import Seldom, _memory_of
 from my_utils.memory.tracker.series import Series
-from my_utils.memory.tracker.sources import NAN, BusyShare, Figure, Host, Rate, TorchMemory
+from my_utils.memory.tracker.sources import (
+    NAN,
+    BusyShare,
+    Figure,
+    Host,
+    Rate,
+    Seldom,
+    memory_of,
+    torch_memory,
+)
 
 from ..clients.perfetto import TraceProcessor, why_missing
 from ..conftest import RunPython
@@ -485,26 +493,22 @@ def cpu_clocks() -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def test_the_host_s_figures_are_psutil_s() -> None:
-    host = Host()
-    try:
-        probes = {probe.figures[0].name: probe.read for probe in host.probes()}
-        (rss,) = probes["process_rss_bytes"]()
-        assert rss == pytest.approx(psutil.Process().memory_info().rss, rel=0.05)
-        # The process may be kept waiting between any two lines: what was used lies between these.
-        outer = cpu_clocks()
-        probes["process_cpu_percent"]()
-        inner = cpu_clocks()
-        while time.perf_counter() < inner[1] + 0.3:
-            pass
-        inner = cpu_clocks() - inner
-        (percent,) = probes["process_cpu_percent"]()
-        outer = cpu_clocks() - outer
-        tick_s = 0.03  # of the kernel's hundredths
-        assert percent >= 100 * (inner[0] - tick_s) / outer[1]
-        assert percent <= 100 * (outer[0] + tick_s) / inner[1]
-        assert math.isnan(probes["host_cpu_percent"]()[0])
-    finally:
-        host.close()
+    probes = {probe.figures[0].name: probe.read for probe in Host().probes()}
+    (rss,) = probes["process_rss_bytes"]()
+    assert rss == pytest.approx(psutil.Process().memory_info().rss, rel=0.05)
+    # The process may be kept waiting between any two lines: what was used lies between these.
+    outer = cpu_clocks()
+    probes["process_cpu_percent"]()
+    inner = cpu_clocks()
+    while time.perf_counter() < inner[1] + 0.3:
+        pass
+    inner = cpu_clocks() - inner
+    (percent,) = probes["process_cpu_percent"]()
+    outer = cpu_clocks() - outer
+    tick_s = 0.03  # of the kernel's hundredths
+    assert percent >= 100 * (inner[0] - tick_s) / outer[1]
+    assert percent <= 100 * (outer[0] + tick_s) / inner[1]
+    assert math.isnan(probes["host_cpu_percent"]()[0])
 
 
 def test_the_host_s_share_of_busy_time() -> None:
@@ -521,25 +525,22 @@ def io_clocks() -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def test_what_is_written_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Host, "RARELY_S", 0.0)
-    host = Host()
-    read = {probe.figures[0].name: probe.read for probe in host.probes()}[
+    monkeypatch.setattr(Seldom, "EVERY_S", 0.0)
+    monkeypatch.setattr(Seldom, "SHARE", math.inf)
+    read = {probe.figures[0].name: probe.read for probe in Host().probes()}[
         "process_read_bytes_per_s"
     ]
-    try:
-        outer = io_clocks()
-        assert all(map(math.isnan, read()))
-        inner = io_clocks()
-        with open(tmp_path / "data", "wb") as file:
-            file.write(os.urandom(4 * MIB))
-            os.fsync(file.fileno())
-        time.sleep(0.01)
-        inner = io_clocks() - inner
-        _, written = read()
-        outer = io_clocks() - outer
-        assert inner[0] / outer[1] <= written <= outer[0] / inner[1]
-    finally:
-        host.close()
+    outer = io_clocks()
+    assert all(map(math.isnan, read()))
+    inner = io_clocks()
+    with open(tmp_path / "data", "wb") as file:
+        file.write(os.urandom(4 * MIB))
+        os.fsync(file.fileno())
+    time.sleep(0.01)
+    inner = io_clocks() - inner
+    _, written = read()
+    outer = io_clocks() - outer
+    assert inner[0] / outer[1] <= written <= outer[0] / inner[1]
 
 
 def test_rates_of_a_moment_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -562,14 +563,11 @@ def test_torch_s_memory_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(device)
         return stats if device else {}
 
-    monkeypatch.setattr(sources, "_IDLE_S", 3600.0)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", nested)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    assert all(map(math.isnan, TorchMemory(1).read())) and asked == []
+    assert all(map(math.isnan, torch_memory(1))) and asked == []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert TorchMemory(1).read() == (3, 20, 9)
-    idle = TorchMemory(0)
-    assert [idle.read() for _ in range(5)] == [(0, 0, 0)] * 5
+    assert (torch_memory(1), torch_memory(0)) == ((3, 20, 9), (0, 0, 0))
     assert asked == [1, 0]
 
 
@@ -619,14 +617,14 @@ def test_children_that_end_while_they_are_looked_at() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         process = psutil.Process(child.pid)
         own = psutil.Process()
-        rss, count = _memory_of([process, own])
+        rss, count = memory_of([process, own])
         assert rss > own.memory_info().rss * 0.5 and count == 2
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert _memory_of([process]) == (0, 0)
+        assert memory_of([process]) == (0, 0)
         child.wait()
-        assert _memory_of([process]) == (0, 0)
-        assert _memory_of([process, own])[1] == 1
+        assert memory_of([process]) == (0, 0)
+        assert memory_of([process, own])[1] == 1
 
 
 def test_seldom_takes_its_share_of_a_core_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

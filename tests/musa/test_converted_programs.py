@@ -174,6 +174,7 @@ scaler = GradScaler(enabled=use_cuda)
 print(f"Use CUDA: {use_cuda}", dist.get_backend(), is_nccl_avai, dist.Backend.NCCL)
 print(os.environ.get("MUSA_VISIBLE_DEVICES"), loss.is_cuda, torch.backends.cudnn.benchmark)
 print(lib.where(), lib.compat.cuda.memory_allocated(), type(scaler).__module__)
+dist.destroy_process_group()  # else its threads may abort the exit
 '''
 LIBRARY = {
     "lib/__init__.py": "from . import compat\nfrom .compat import *\nfrom .where import where\n",

@@ -78,6 +78,7 @@ def doubled(x):
     return funcol.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
 
 print(doubled(torch.arange(3.0)).tolist(), type(torch.ops._c10d_functional.all_reduce).__mro__[-2])
+dist.destroy_process_group()
 """
 
 

@@ -157,7 +157,7 @@ def test_the_curve_of_memory(tmp_path: Path) -> None:
         del first
     curve = pw._last_memory["cpu"]
     assert curve.levels == [0, 1000, 6000, 5000]
-    assert (curve.peak, curve.end) == (6000, 5000)
+    assert (curve.peak, curve.levels[-1]) == (6000, 5000)
     assert sorted(curve.times_ns) == curve.times_ns
     with pw:
         del second
@@ -232,7 +232,7 @@ def test_a_series_is_bounded_and_loses_no_sum(values: list[int], most: int) -> N
 def test_a_long_curve_keeps_its_extremes() -> None:
     levels = [number % 100 for number in range(100_000)]
     levels[12_345], levels[77_777] = 10_000, -10_000
-    curve = MemoryCurve(list(range(len(levels))), levels, 10_000, levels[-1]).thinned()
+    curve = MemoryCurve(list(range(len(levels))), levels, 10_000).thinned()
     assert len(curve.levels) <= CURVE_MAX
     assert (max(curve.levels), min(curve.levels)) == (10_000, -10_000)
     assert curve.times_ns[curve.levels.index(10_000)] == 12_345

@@ -22,7 +22,7 @@ from ..conftest import RunPython
 LEFT_RUNNING = """
 import torch
 from my_utils.torch_profiler.torch_profile import TorchProfile
-profile = TorchProfile("a test", at_exit=lambda: print("closed", profile.stop()))
+profile = TorchProfile("a test", close=lambda: print("closed", profile.stop()))
 profile.start()
 torch.ones(3) + 1
 """
@@ -129,15 +129,15 @@ def test_another_thread_cannot_end_it(run_python: RunPython) -> None:
 
 
 def test_the_slot_is_taken(caplog: pytest.LogCaptureFixture) -> None:
-    first, second = TorchProfile("the first"), TorchProfile("the second")
+    first, second = TorchProfile("one run"), TorchProfile("another run")
     assert first.start()
-    with pytest.raises(RuntimeError, match="the first is profiling already"):
+    with pytest.raises(RuntimeError, match="one run is profiling already"):
         first.start()
     assert not second.start()
     second.step()
     second.stop()
     assert first.running
-    assert "the second runs unprofiled: the first is profiling" in caplog.text
+    assert "another run runs unprofiled: one run is profiling" in caplog.text
     first.stop()
     assert second.start()
     second.stop()

@@ -32,6 +32,7 @@ from my_utils.main import ProfCallback
 from my_utils.memory_snapshot import MemorySnapshotter
 from my_utils.torch_profiler import slot as _slot
 from my_utils.torch_profiler.step_windows import NvtxWindow, TorchWindow
+from my_utils.torch_profiler.torch_profile import Steps
 from my_utils.torch_profiler.window_files import WindowFiles
 from my_utils.utils import MyTimer
 
@@ -801,6 +802,19 @@ def drive(callback: Any, steps: int) -> None:
     callback.on_train_end(None, state, control)
 
 
+def test_a_training_after_one_that_was_interrupted_within_a_step(tmp_path: Path) -> None:
+    callback = ProfCallback(tmp_path / "out", 0, 0, 1, profile_memory=False, with_stack=False)
+    state = SimpleNamespace(global_step=0, max_steps=2, epoch=0.5)
+    control = SimpleNamespace(should_evaluate=False, should_save=False, should_training_stop=False)
+    callback.on_train_begin(None, state, control)
+    callback.on_step_begin(None, state, control)
+    callback.close()
+    assert written(tmp_path / "out") == ["iteration_1"]
+    callback.on_train_begin(None, state, control)
+    callback.on_train_end(None, state, control)  # before its first step
+    assert written(tmp_path / "out") == ["iteration_1"]
+
+
 @no_cuda
 def test_the_allocators_history_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A span of MemorySnapshotter round the window goes on behind it."""
@@ -809,12 +823,13 @@ def test_the_allocators_history_is_shared(tmp_path: Path, monkeypatch: pytest.Mo
     spans.start("run")
     allocator.allocate(1)
     time.sleep(0.001)  # the allocator's clock has microseconds
-    opened: TorchWindow = TorchWindow(
-        0, 0, 1, owner="a test", at_exit=lambda: None, wants_history=True, activities=["cpu"],
-        write=lambda profiler: MEMORY_ONLY.write(profiler, tmp_path / "out", opened.history),
+    opened = TorchWindow(
+        "a test", Steps(0, 0, 1), wants_history=True, activities=["cpu"],
+        write=lambda profiler, window: MEMORY_ONLY.write(
+            profiler, tmp_path / "out", window.history
+        ),
     )  # fmt: skip
     opened.open()
-    opened.inside = True
     kept = allocator.allocate(2)
     opened.close()
     allocator.free(kept)
@@ -835,13 +850,11 @@ def test_an_allocator_without_history_costs_no_window(
     allocator.failure = RuntimeError("an injected failure")
     written: list[Any] = []
     window = TorchWindow(
-        0, 0, 2, owner="a test", at_exit=lambda: None, wants_history=True, activities=["cpu"],
-        write=written.append,
+        "a test", Steps(0, 0, 2), wants_history=True, activities=["cpu"],
+        write=lambda profiler, window: written.append(profiler),
     )  # fmt: skip
     window.open()
-    window.inside = True
-    window.done += 1
-    window.go_on()
+    window.go_on(1)
     window.close()
     assert len(written) == 1
     assert caplog.text.count("an injected failure") == 1
@@ -907,7 +920,7 @@ def test_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_windows_that_are_closed_twice() -> None:
-    window = NvtxWindow(0, 1, 1, owner="a test", at_exit=lambda: None, record_shapes=False)
+    window = NvtxWindow("a test", Steps(0, 1, 2), record_shapes=False)
     window.close()
     window.open()
     window.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
 from ...common.checked_json import Damaged, Foreign, decoded
 from .result import Response
+
+_T = TypeVar("_T")
 
 
 class Kind(msgspec.Struct):
@@ -35,25 +37,9 @@ class StoreMessage(msgspec.Struct):
         return self.request is not msgspec.UNSET
 
 
-class _Request(msgspec.Struct):
-    """The types of a request's fields; their values are checked by Request."""
-
-    id: str
-    ranks: str | None = None
-    first_step: int | None = None
-    steps: int = 1
-    backend: str = "torch"
-    options: list[str] = []
-    output_dir: str | None = None
-    tag: str | None = None
-    window: dict[str, Any] | None = None
-    at_start: bool = False
-    time: float = 0.0
-
-
-def request_fields(data: object) -> dict[str, Any]:
-    """The fields of a request; ValueError says which is of another type."""
-    return msgspec.structs.asdict(msgspec.convert(data, _Request))
+def converted(data: object, kind: type[_T]) -> _T:
+    """The object of that kind; ValueError says which field is of another type."""
+    return msgspec.convert(data, kind)
 
 
 def response_of(data: bytes | str) -> Response | None:

@@ -3,9 +3,9 @@
 `<log_dir>/my_utils.control.json` holds the newest requests, and is replaced as a whole. Each rank
 responds with a small file, `<log_dir>/captures/<id>__rank<rank>.status.json`. Nothing in these
 files is executed; an id is a plain file name, and only `output_dir` is a path.
-"""
 
-from __future__ import annotations
+The annotations of `Request` are no strings: see `result`.
+"""
 
 import contextlib
 import dataclasses
@@ -104,7 +104,7 @@ class Request:
         return data
 
     @classmethod
-    def from_data(cls, data: object) -> Request:
+    def from_data(cls, data: object) -> "Request":
         """The request; RequestError says what is wrong with it."""
         if not isinstance(data, dict):
             raise RequestError(f"a request must be an object, not {data!r:.100}")
@@ -113,14 +113,13 @@ class Request:
         known = {item.name for item in dataclasses.fields(cls)}
         if unknown := sorted(map(str, data.keys() - known)):
             raise RequestError(f"unknown: {', '.join(unknown)}; from a newer version?", id)
-        from .control_data import request_fields
+        from .control_data import converted
 
         try:
-            fields = request_fields(data)
-            ranks = fields["ranks"]
-            fields["ranks"] = None if ranks is None else rank_ranges(ranks)
-            fields["options"] = tuple(fields["options"])
-            return cls(**fields)
+            ranks = data.get("ranks")
+            _check(ranks is None or isinstance(ranks, str), "ranks", ranks)
+            numbers = None if ranks is None else rank_ranges(ranks)
+            return converted({**data, "ranks": numbers}, cls)
         except (TypeError, ValueError) as error:
             raise RequestError(str(error), id) from error
 
@@ -170,7 +169,7 @@ def read_requests(text: bytes) -> list[Request | RequestError]:
     return found
 
 
-def _content_of(text: bytes) -> ControlFile:
+def _content_of(text: bytes) -> "ControlFile":
     from ...common.checked_json import Damaged, Foreign, decoded
     from .control_data import ControlFile, Kind
 
@@ -303,7 +302,7 @@ def response_path(log_dir: str | os.PathLike[str], id: str, rank: int) -> Path:
     return captures_folder(log_dir) / f"{id}__rank{rank}.status.json"
 
 
-def read_response(path: Path) -> Response | None:
+def read_response(path: Path) -> "Response | None":
     """The response of a rank; None if there is none, or if it cannot be read."""
     try:
         with open(path, "rb", opener=open_without_waiting) as file:

@@ -4,12 +4,11 @@ The annotations are no strings here: msgspec evaluates them, from Python 3.14 on
 the module that `public` gives the class.
 """
 
-from typing import Literal, Required, TypedDict, get_args
+from typing import Literal, Required, TypedDict
 
 from ...common.public import public
 
 State = Literal["armed", "open", "done", "failed"]
-STATES = get_args(State)
 FINAL_STATES = ("done", "failed")
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...run_files.ranks import find_ranks
 from ...run_files.state import Rank
@@ -55,37 +56,47 @@ def step_ahead(log_dir: str, ranks: Sequence[int], lead_s: float | None = None) 
     None when no rank has begun a step yet. Takes about a second, or three where ranks are on other
     machines.
     """
-    before = _steps(survey(log_dir, ranks))
-    remote = any(rank.source != "journal" for rank, _ in before.values())
+    there = survey(log_dir, ranks)
+    before = _seen(there)
+    remote = any(there.ranks[number].source != "journal" for number in before)
     time.sleep(SAMPLE_REMOTE_S if remote else SAMPLE_LOCAL_S)
-    after = _steps(survey(log_dir, ranks))
+    lead = (LEAD_REMOTE_S if remote else LEAD_LOCAL_S) if lead_s is None else lead_s
+    return step_beyond(before, _seen(survey(log_dir, ranks)), lead)
+
+
+class Seen(NamedTuple):
+    """The step of a rank, and when it was at that: at_s by any clock, the same for all of this
+    rank; known_s by `time.monotonic` here, as far as is known."""
+
+    step: int
+    at_s: float
+    known_s: float
+
+
+def step_beyond(before: Mapping[int, Seen], after: Mapping[int, Seen], lead_s: float) -> int | None:
+    """A step that no rank will have begun `lead_s` seconds from now, if each goes on as fast as the
+    fastest; None when no rank is in `after`."""
     if not after:
         return None
     speed = max((_speed(before[n], after[n]) for n in after if n in before), default=0.0)
-    # What a heartbeat says may be two seconds old.
-    furthest = max(step + speed * _age(rank) for rank, (step, _) in after.values())
-    lead = (LEAD_REMOTE_S if remote else LEAD_LOCAL_S) if lead_s is None else lead_s
-    return math.floor(furthest) + max(2, math.ceil(speed * lead) + 1)
+    now = time.monotonic()
+    furthest = max(seen.step + speed * max(0.0, now - seen.known_s) for seen in after.values())
+    return math.floor(furthest) + max(2, math.ceil(speed * lead_s) + 1)
 
 
-_Known = tuple[Rank, tuple[int, float]]  # the step, and when it was known
+def _speed(before: Seen, after: Seen) -> float:
+    """Steps a second."""
+    seconds = after.at_s - before.at_s
+    return max(0.0, (after.step - before.step) / seconds) if seconds > 0.05 else 0.0
 
 
-def _steps(found: Survey) -> dict[int, _Known]:
-    now = time.time()
-    known: dict[int, _Known] = {}
+def _seen(found: Survey) -> dict[int, Seen]:
+    now = time.monotonic()
+    known: dict[int, Seen] = {}
     for number in found.alive:
         rank = found.ranks[number]
+        # What a heartbeat says may be two seconds old.
+        age = 0.0 if rank.source == "journal" else rank.beat_age_s or 0.0
         if rank.step is not None:
-            known[number] = (rank, (rank.step, now - _age(rank)))
+            known[number] = Seen(rank.step, now - age, now - age)
     return known
-
-
-def _age(rank: Rank) -> float:
-    return 0.0 if rank.source == "journal" else rank.beat_age_s or 0.0
-
-
-def _speed(before: _Known, after: _Known) -> float:
-    """Steps a second."""
-    steps, seconds = after[1][0] - before[1][0], after[1][1] - before[1][1]
-    return max(0.0, steps / seconds) if seconds > 0.05 else 0.0

@@ -11,7 +11,6 @@ import atexit
 import datetime
 import json
 import logging
-import math
 import os
 import threading
 import time
@@ -25,6 +24,7 @@ from ...common.ranks import distributed, world_size as own_world_size
 from ...common.store import default_store
 from ...stages.open_stages import where_now
 from .control_file import Request, RequestError
+from .steps import Seen, step_beyond
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -138,26 +138,12 @@ def step_ahead(
     """As in `steps`, by two requests to the ranks; None when no rank sent its step."""
     before = _steps(store, f"{id}.a", ranks, timeout_s)
     after = _steps(store, f"{id}.b", list(before), timeout_s)
-    if not after:
-        return None
-    speed = max(_speed(before[rank], after[rank]) for rank in after)
-    now = time.time()
-    furthest = max(step + speed * max(0.0, now - heard) for step, _, heard in after.values())
     lead = LEAD_S + _pause(len(ranks)) if lead_s is None else lead_s
-    return math.floor(furthest) + max(2, math.ceil(speed * lead) + 1)
+    return step_beyond(before, after, lead)
 
 
-# The step, the rank's clock in seconds when it was that, and ours when we heard of it.
-_StepReport = tuple[int, float, float]
-
-
-def _speed(before: _StepReport, after: _StepReport) -> float:
-    seconds = after[1] - before[1]
-    return max(0.0, (after[0] - before[0]) / seconds) if seconds > 0.05 else 0.0
-
-
-def _steps(store: Store, id: str, ranks: list[int], timeout_s: float) -> dict[int, _StepReport]:
-    reported: dict[int, _StepReport] = {}
+def _steps(store: Store, id: str, ranks: list[int], timeout_s: float) -> dict[int, Seen]:
+    reported: dict[int, Seen] = {}
     if not ranks:
         return reported
     _put(store, {"question": id})
@@ -168,7 +154,7 @@ def _steps(store: Store, id: str, ranks: list[int], timeout_s: float) -> dict[in
                 continue
             reply = _read(store, _key("step", id, rank), tuple[int, float])
             if reply is not None:
-                reported[rank] = (*reply, time.time())
+                reported[rank] = Seen(*reply, known_s=time.monotonic())
         time.sleep(ASK_AGAIN_S)
     return reported
 
@@ -249,23 +235,20 @@ class Listener:
             _logger.info("requests by the store are not heard any more: %s", error)
 
     def _poll(self) -> None:
+        from .control_data import StoreMessage
+
         count = self.store.add(COUNT, 0)
         while self.seen < count:
             self.seen += 1
             self.awaited[self.seen] = 0
         for number, polls in list(self.awaited.items()):
-            content = self._message(f"{PREFIX}/{number}")
+            content = _read(self.store, f"{PREFIX}/{number}", StoreMessage)
             if content is None and polls < POLLS_FOR_A_NUMBER:
                 self.awaited[number] += 1
                 continue
             del self.awaited[number]
             if content is not None:
                 self._hear(content)
-
-    def _message(self, key: str) -> StoreMessage | None:
-        from .control_data import StoreMessage
-
-        return _read(self.store, key, StoreMessage)
 
     def _hear(self, content: StoreMessage) -> None:
         request_id = content.step_request

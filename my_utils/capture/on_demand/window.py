@@ -13,7 +13,7 @@ import os
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ... import _core
 from .control_file import Request, captures_folder
@@ -39,16 +39,9 @@ class _Profiler:
 
         self.request = request
         self.note = ""
-        self.backend: Any
-        if request.backend == "torch":
-            options = dict.fromkeys(request.options, True)
-            self.backend = backends.TorchProfilerBackend(folder, rank, **options)
-        elif request.backend == "memory":
-            self.backend = backends.MemorySnapshotBackend(folder, rank)
-        elif request.backend == "cuda":
-            self.backend = backends.CudaProfilerBackend()
-        else:
-            self.backend = backends.NoOpBackend()
+        tool = "torch_memory" if request.backend == "memory" else request.backend
+        options = {"torch": dict.fromkeys(request.options, True)} if tool == "torch" else None
+        self.backend = backends.make_backend(tool, folder, options, rank)
 
     def open(self) -> None:
         from ...torch_profiler import slot as _slot

@@ -108,7 +108,7 @@ class Record:
 
     def _digest(self) -> None:
         waiting, self._waiting = self._waiting, []
-        logs_counters = bool(self._groups) and _logger_is_set_up()
+        logs_counters = bool(self._groups) and identity() is not None
         for sample in waiting:
             place = where(sample.threads)
             self.samples += 1
@@ -175,7 +175,3 @@ def _slots_of_groups(figures: Sequence[Figure]) -> dict[str, list[tuple[str, int
     for slot, figure in enumerate(figures):
         groups.setdefault(figure.group, []).append((figure.key, slot))
     return groups
-
-
-def _logger_is_set_up() -> bool:
-    return identity() is not None

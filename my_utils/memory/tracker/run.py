@@ -7,36 +7,26 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ... import _core
 from ...common.process_end import join_within
 from .record import Record, Sample
-from .sources import Figure, Host, Nvml, Probe
+from .sources import Figure, Nvml, Probe
 
 _logger = logging.getLogger("my_utils")
 
 _JOIN_S = 2.0  # how long `stop_monitoring` waits for a read that hangs in the driver
 
 
-class Sources(NamedTuple):
-    probes: list[Probe]
-    nvml: Nvml | None
-    host: Host
-
-    def close(self) -> None:
-        self.host.close()
-        if self.nvml is not None:
-            self.nvml.close()
-
-
 class Run:
-    """The thread of one start."""
+    """The thread of one start. At its end it closes `nvml`, which some probes read."""
 
-    def __init__(self, record: Record, sources: Sources, interval: float) -> None:
-        self._reader = Reader(record.figures, sources.probes)
+    def __init__(
+        self, record: Record, probes: Sequence[Probe], nvml: Nvml | None, interval: float
+    ) -> None:
+        self._reader = Reader(record.figures, probes)
         self._record = record
-        self._sources = sources
+        self._nvml = nvml
         self._interval = interval
         self._stop = threading.Event()
         self._given_up = False
@@ -58,17 +48,16 @@ class Run:
         except Exception:
             _logger.exception("the performance tracker stopped sampling")
         self._record.cpu_s += time.thread_time()
-        self._sources.close()
+        self._close_nvml()
+
+    def _close_nvml(self) -> None:
+        if self._nvml is not None:
+            self._nvml.close()
 
     def _sample(self) -> None:
         values = self._reader.read()
         if not self._given_up:
             self._record.add(Sample(time.time_ns(), _core.open_stages(), values))
-
-    def forget(self) -> None:
-        """In a forked child, where the thread is not."""
-        self._sources.host.close()
-        self._record.forget()
 
     def start(self) -> bool:
         """Opens the file and starts the thread; False, with a warning, when there can be none."""
@@ -79,7 +68,7 @@ class Run:
         except RuntimeError as error:  # too many threads, or the interpreter ends
             _logger.warning("the performance tracker cannot run: %s", error)
             self._record.close()
-            self._sources.close()
+            self._close_nvml()
             return False
 
     def stop(self) -> None:

@@ -1,4 +1,5 @@
-"""The sources of the performance tracker: torch's allocator, NVML, this process, its machine.
+"""The sources of the performance tracker: torch's allocator, NVML, this process, its machine and,
+by psutil, its children.
 
 A probe reads a few figures at once. The reader leaves out a probe that raised. A figure that is not
 known at the moment is NaN.
@@ -7,20 +8,21 @@ known at the moment is NaN.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...common.warnings import warn_once
 
+if TYPE_CHECKING:
+    import psutil
+
 NAN = math.nan
 KIB = 1024
-
-# A device that has nothing reserved is asked again after so many seconds: a rank sees eight of
-# them, and uses one.
-_IDLE_S = 1.0
 
 
 class Figure(NamedTuple):
@@ -82,38 +84,28 @@ def torch_devices() -> int:
 
 
 def torch_probes(devices: Sequence[int]) -> list[Probe]:
-    """What torch's allocator holds on each device."""
-    return [Probe(_torch_figures(device), TorchMemory(device).read) for device in devices]
-
-
-def _torch_figures(device: int) -> tuple[Figure, ...]:
+    """What torch's allocator holds on each device, and its own high-water mark."""
     keys = ("allocated_bytes", "reserved_bytes", "allocated_peak_bytes")
-    return tuple(Figure(f"gpu{device}", key, "bytes") for key in keys)
+    return [
+        Probe(
+            tuple(Figure(f"gpu{device}", key, "bytes") for key in keys),
+            functools.partial(torch_memory, device),
+        )
+        for device in devices
+    ]
 
 
-class TorchMemory:
-    """Allocated and reserved bytes, and the allocator's own high-water mark."""
+def torch_memory(device: int) -> tuple[float, float, float]:
+    """Allocated and reserved bytes, and the peak of those allocated."""
+    import torch
 
-    def __init__(self, device: int) -> None:
-        import torch
-
-        self._cuda = torch.cuda
-        self._device = device
-        self._again = 0.0
-
-    def read(self) -> tuple[float, float, float]:
-        now = time.monotonic()
-        if now < self._again:
-            return 0.0, 0.0, 0.0
-        if not self._cuda.is_initialized():
-            return NAN, NAN, NAN
-        stats: Any = self._cuda.memory_stats_as_nested_dict(self._device)
-        reserved = stats["reserved_bytes"]["all"]["current"] if stats else 0
-        if not reserved and not (stats and stats["allocated_bytes"]["all"]["peak"]):
-            self._again = now + _IDLE_S
-            return 0.0, 0.0, 0.0
-        allocated = stats["allocated_bytes"]["all"]
-        return float(allocated["current"]), float(reserved), float(allocated["peak"])
+    if not torch.cuda.is_initialized():
+        return NAN, NAN, NAN
+    stats: Any = torch.cuda.memory_stats_as_nested_dict(device)
+    if not stats:
+        return 0.0, 0.0, 0.0
+    allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+    return float(allocated["current"]), float(reserved["current"]), float(allocated["peak"])
 
 
 # --- NVML ---
@@ -125,9 +117,6 @@ class Nvml:
     ImportError without the package; what NVML itself raises (`pynvml.NVMLError`) without a driver.
     """
 
-    # A read of the PCIe throughput takes 20 ms by itself, so that they come one at a time.
-    PCIE_EVERY_S = 0.25
-
     def __init__(self) -> None:
         import pynvml
 
@@ -138,9 +127,7 @@ class Nvml:
         except Exception:
             self.close()
             raise
-        self._pcie: list[PcieRate] = []
-        self._next_pcie = 0
-        self._pcie_at = 0.0
+        self._pcie = Turns()
 
     def close(self) -> None:
         """Ends the use of NVML; what it says to that matters to nobody."""
@@ -219,56 +206,65 @@ class Nvml:
         return Probe(tuple(Figure(group, key, "%") for key in keys), read)
 
     def _throughput(self, group: str, handle: Any) -> Iterator[Probe]:
+        read = self._nvml.nvmlDeviceGetPcieThroughput
         for key, direction in (
             ("pcie_rx_bytes_per_s", self._nvml.NVML_PCIE_UTIL_RX_BYTES),
             ("pcie_tx_bytes_per_s", self._nvml.NVML_PCIE_UTIL_TX_BYTES),
         ):
-            rate = PcieRate(self, handle, direction)
-            self._pcie.append(rate)
-            yield Probe((Figure(group, key, "bytes/s"),), rate.read)
-
-    def turn_of(self, rate: PcieRate) -> bool:
-        """Whether it is this one's turn to be read."""
-        now = time.monotonic()
-        if now < self._pcie_at or self._pcie[self._next_pcie % len(self._pcie)] is not rate:
-            return False
-        self._next_pcie += 1
-        self._pcie_at = now + self.PCIE_EVERY_S
-        return True
-
-    def no_longer(self, rate: PcieRate) -> None:
-        self._pcie.remove(rate)
+            figure = Figure(group, key, "bytes/s")
+            kib_per_s = functools.partial(read, handle, direction)
+            yield Probe((figure,), self._pcie.reader(kib_per_s, KIB))
 
 
-class PcieRate:
-    """The PCIe throughput of a device in one direction; NaN when it is not its turn."""
+class Turns:
+    """Reads that take 20 ms each, as that of the PCIe throughput: one every 0.25 s, in turns."""
 
-    def __init__(self, nvml: Nvml, handle: Any, direction: int) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        self._direction = direction
+    EVERY_S = 0.25
 
-    def read(self) -> tuple[float]:
-        nvml = self._nvml
-        if not nvml.turn_of(self):
-            return (NAN,)
-        try:
-            return (nvml._nvml.nvmlDeviceGetPcieThroughput(self._handle, self._direction) * KIB,)
-        except Exception:
-            nvml.no_longer(self)
-            raise
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], float]] = deque()
+        self._due = 0.0
+
+    def reader(self, read: Callable[[], float], scale: float) -> Callable[[], tuple[float]]:
+        """Reads when it is its turn; NaN otherwise. A read that raises has no turn any more."""
+
+        def turn() -> tuple[float]:
+            now = time.monotonic()
+            if now < self._due or self._waiting[0] is not read:
+                return (NAN,)
+            self._due = now + self.EVERY_S
+            self._waiting.popleft()
+            value = read() * scale
+            self._waiting.append(read)
+            return (value,)
+
+        self._waiting.append(read)
+        return turn
 
 
 # --- this process and its machine ---
 
 
-HOST_CPU = Figure("host", "cpu_percent", "%")
-PROCESS_CPU = Figure("process", "cpu_percent", "%")
-RSS = Figure("process", "rss_bytes", "bytes")
-IO = (
-    Figure("process", "read_bytes_per_s", "bytes/s"),
-    Figure("process", "write_bytes_per_s", "bytes/s"),
-)
+class Seldom:
+    """Reads once a second at most, and takes a thousandth of a core at most; else NaN."""
+
+    EVERY_S = 1.0
+    SHARE = 0.001
+
+    def __init__(self, read: Callable[[], Sequence[float]], width: int) -> None:
+        self._read = read
+        self._unknown = (NAN,) * width
+        self._due = 0.0
+
+    def read(self) -> Sequence[float]:
+        now = time.monotonic()
+        if now < self._due:
+            return self._unknown
+        began = time.thread_time()
+        values = self._read()
+        took = time.thread_time() - began
+        self._due = now + max(self.EVERY_S, took / self.SHARE)
+        return values
 
 
 class Host:
@@ -280,69 +276,47 @@ class Host:
     when it is asked.
     """
 
-    RARELY_S = 1.0
-
     def __init__(self) -> None:
-        self._files: list[int] = []
         self._cpu, self._read, self._write = Rate(100.0), Rate(), Rate()
         self._busy = BusyShare()
         self._page = os.sysconf("SC_PAGE_SIZE")
 
     def probes(self) -> list[Probe]:
-        probes = [Probe((PROCESS_CPU,), lambda: (self._cpu.of(time.process_time()),))]
-        for figures, path, reader, every_s in (
-            ((RSS,), "/proc/self/statm", self._rss, 0.0),
-            ((HOST_CPU,), "/proc/stat", self._host_cpu, self.RARELY_S),
-            (IO, "/proc/self/io", self._io, self.RARELY_S),
-        ):
-            probes.append(Probe(figures, self._reading(path, len(figures), reader, every_s)))
-        return probes
+        io = ("read_bytes_per_s", "write_bytes_per_s")
+        return [
+            Probe((Figure("process", "cpu_percent", "%"),), self._process_cpu),
+            Probe((Figure("process", "rss_bytes", "bytes"),), self._rss),
+            Probe((Figure("host", "cpu_percent", "%"),), Seldom(self._host_cpu, 1).read),
+            Probe(tuple(Figure("process", key, "bytes/s") for key in io), Seldom(self._io, 2).read),
+        ]
 
-    def _reading(
-        self,
-        path: str,
-        width: int,
-        reader: Callable[[bytes], tuple[float, ...]],
-        every_s: float,
-    ) -> Callable[[], tuple[float, ...]]:
-        unknown = (NAN,) * width
-        file = -1
-        due = 0.0
+    def _process_cpu(self) -> tuple[float]:
+        return (self._cpu.of(time.process_time()),)
 
-        def read() -> tuple[float, ...]:
-            nonlocal file, due
-            now = time.monotonic()
-            if now < due:
-                return unknown
-            due = now + every_s
-            if file < 0:
-                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                self._files.append(file)
-            return reader(os.pread(file, 2048, 0))
+    def _rss(self) -> tuple[float]:
+        return (int(_content("/proc/self/statm").split(None, 2)[1]) * self._page,)
 
-        return read
-
-    def close(self) -> None:
-        """Closes the files; nothing is to be read afterwards."""
-        while self._files:
-            os.close(self._files.pop())
-
-    def _rss(self, content: bytes) -> tuple[float]:
-        return (int(content.split(None, 2)[1]) * self._page,)
-
-    def _host_cpu(self, content: bytes) -> tuple[float]:
+    def _host_cpu(self) -> tuple[float]:
         user, nice, system, idle, iowait, irq, softirq, steal = map(
-            int, content.split(None, 9)[1:9]
+            int, _content("/proc/stat").split(None, 9)[1:9]
         )
         total = user + nice + system + idle + iowait + irq + softirq + steal
         return (self._busy.of(total, idle + iowait),)
 
-    def _io(self, content: bytes) -> tuple[float, float]:
-        counts = dict(line.split(b": ") for line in content.splitlines())
+    def _io(self) -> tuple[float, float]:
+        counts = dict(line.split(b": ") for line in _content("/proc/self/io").splitlines())
         return (
             self._read.of(int(counts[b"read_bytes"])),
             self._write.of(int(counts[b"write_bytes"])),
         )
+
+
+def _content(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, 2048)
+    finally:
+        os.close(file)
 
 
 class BusyShare:
@@ -358,3 +332,33 @@ class BusyShare:
             return NAN
         busy = 1 - (idle - before[1]) / (total - before[0])
         return 100 * min(max(busy, 0.0), 1.0)
+
+
+# --- psutil ---
+
+
+def psutil_probes() -> list[Probe]:
+    """The memory of this process's children, and what the machine has left. To find the children
+    psutil scans all processes, about 30 µs each. Empty where psutil is not installed."""
+    try:
+        import psutil
+    except ImportError:
+        return []
+    parent = psutil.Process()
+    children = Figure("children", "rss_bytes", "bytes"), Figure("children", "count", "processes")
+    available = Figure("host", "available_bytes", "bytes")
+    return [
+        Probe(children, Seldom(lambda: memory_of(parent.children(recursive=True)), 2).read),
+        Probe((available,), Seldom(lambda: (psutil.virtual_memory().available,), 1).read),
+    ]
+
+
+def memory_of(children: Sequence[psutil.Process]) -> tuple[float, float]:
+    """The sum of their RSS, and how many have any: what ended and waits for its parent has none."""
+    import psutil
+
+    sizes = []
+    for child in children:
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            sizes.append(int(child.memory_info().rss))
+    return sum(sizes), sum(size > 0 for size in sizes)

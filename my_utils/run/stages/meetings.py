@@ -21,7 +21,7 @@ from torch.compiler import is_compiling
 
 from ... import _core
 from ...common.ranges import as_ranges, ranges_text
-from ...run_files.files import COLLECTIVES_TAG
+from ...run_files.state import COLLECTIVES_TAG
 from ...stages.timers import MyTimer
 
 WAIT = "wait "

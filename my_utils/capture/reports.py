@@ -1,4 +1,5 @@
-"""Hooks that report the begin and the end of every forward pass of a module."""
+"""What reports events to a controller: calls and blocks of functions, and the forward passes of
+modules."""
 
 from __future__ import annotations
 
@@ -8,49 +9,60 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._core import HookEvent
+from .._core import CaptureWindows, HookEvent
 from ..common.lazy_modules import lazy_module
-from .hooks import capture_hook, default_controller
+from ..common.warnings import warn_once
+from ..common.wrapping import Scope
 
 if TYPE_CHECKING:
     import torch
     import torch.utils.hooks
-
-    from . import controller as _controller
 else:
     torch = lazy_module("torch")
-    _controller = lazy_module("my_utils.capture.controller")
+
+marked_names: set[str] = set()
+"""The names that hooks of this process were made for, whether they were called or not."""
 
 
-def attach(
-    module: torch.nn.Module,
-    profile_name: str | None = None,
-    *,
-    role: str | None = None,
-    rank: int | None = None,
-    meta: Callable[[], Mapping[str, Any]] | None = None,
-) -> Attachment:
-    """Reports every forward pass of a module to the process's controller, as `capture_hook` does
-    for functions, until `stop()` of what is returned, a call of it, or the end of a `with` block.
+def meta_of(
+    name: str,
+    meta: Callable[..., Mapping[str, Any] | None],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
+    """What `meta` returns for a call; {} with one warning where that is not a mapping, or raises:
+    the training continues."""
+    try:
+        found = meta(*args, **kwargs)
+        return {} if found is None else dict(found)
+    except Exception as error:
+        text = f"capture hook {name!r}: its meta function gave no mapping"
+        warn_once(f"capture_meta:{name}", f"{text}: {type(error).__name__}: {error}")
+        return {}
 
-    profile_name: what windows name; by default the module's class and ".forward".
-    role, rank: of the event; by default those of `set_default_controller`.
-    meta: called before each pass. What it returns goes before the position of `set_position`, and
-        that before the number of the pass from 0, which is `iter`.
 
-    While no controller is set a pass is only counted. See `CaptureController.attach`.
+class Reported(Scope):
+    """One event, reported at both ends of a call or a block."""
 
-    >>> import torch
-    >>> model = torch.nn.Linear(2, 2)
-    >>> with attach(model):  # reports "Linear.forward"
-    ...     _ = model(torch.ones(1, 2))
-    """
-    hook = capture_hook(forward_name(module, profile_name), role=role, rank=rank, meta=meta)
+    __slots__ = ("_controller", "_event")
 
-    def event(controller: _controller.CaptureController, passes: int) -> HookEvent:
-        return hook.event(controller, iter=passes)
+    def __init__(self, controller: CaptureWindows, event: HookEvent) -> None:
+        self._controller = controller
+        self._event = event
 
-    return report_passes(module, default_controller, event)
+    def __enter__(self) -> None:
+        self._controller.on_enter(self._event)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._controller.on_exit(self._event, raised=error is not None)
+
+
+# --- forward passes ---
 
 
 def forward_name(module: torch.nn.Module, profile_name: str | None) -> str:
@@ -62,8 +74,8 @@ def forward_name(module: torch.nn.Module, profile_name: str | None) -> str:
 
 def report_passes(
     module: torch.nn.Module,
-    controller: Callable[[], _controller.CaptureController | None],
-    event: Callable[[_controller.CaptureController, int], HookEvent],
+    controller: Callable[[], CaptureWindows | None],
+    event: Callable[[Any, int], HookEvent],
 ) -> Attachment:
     """Reports passes to the controller of their moment.
 
@@ -74,7 +86,6 @@ def report_passes(
         module.register_forward_pre_hook(passes.before),
         module.register_forward_hook(passes.after, always_call=True),
     )
-
     return Attachment(handles)
 
 
@@ -107,7 +118,7 @@ class Attachment:
 class _Pass(NamedTuple):
     """A pass that runs."""
 
-    report: tuple[_controller.CaptureController, HookEvent] | None
+    report: tuple[CaptureWindows, HookEvent] | None
     handled: BaseException | None  # which exception was handled as it began
     caller: FrameType  # torch's call of the module
 
@@ -129,8 +140,8 @@ class _Passes:
 
     def __init__(
         self,
-        controller: Callable[[], _controller.CaptureController | None],
-        event: Callable[[_controller.CaptureController, int], HookEvent],
+        controller: Callable[[], CaptureWindows | None],
+        event: Callable[[Any, int], HookEvent],
     ) -> None:
         self._controller = controller
         self._event = event
@@ -166,15 +177,7 @@ class _Passes:
 
 def _silent_passes() -> _Passes:
     """Hooks that report nothing."""
-    return _Passes(_no_controller, _no_event)
-
-
-def _no_controller() -> None:
-    return None
-
-
-def _no_event(controller: _controller.CaptureController, number: int) -> HookEvent:
-    raise AssertionError("there is no controller")
+    return _Passes(lambda: None, lambda controller, number: HookEvent("a copy"))
 
 
 def _end_the_interrupted(running: list[_Pass], caller: FrameType) -> None:
