@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, get_type_hints
 
 from .. import _core
 from .._core import HookEvent
+from ..common.aliases import renamed_parameters
 from ..common.arguments import wrong_type
 from ..common.lazy_modules import lazy_module
 from ..common.process_end import call_at_end
@@ -107,6 +108,12 @@ class CaptureController(_core.CaptureWindows):
     All methods may be called from any thread; hooks that the backend itself runs into are left out.
     """
 
+    @renamed_parameters(
+        {
+            "enable_nvtx_window": (False, "nvtx=True in the spec of a window makes its range"),
+            "nvtx_domain": (None, "ranges of windows are in NVTX's default domain"),
+        }
+    )
     def __init__(self, backend: CaptureBackend, logger: logging.Logger | None = None) -> None:
         if not callable(getattr(backend, "start", None)) or not callable(
             getattr(backend, "stop", None)

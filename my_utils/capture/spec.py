@@ -163,8 +163,13 @@ class CaptureSpec:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> CaptureSpec:
-        """A spec from the keys of a mapping; TypeError names one that is not known or missing."""
+        """A spec from the keys of a mapping; TypeError names one that is not known or missing.
+
+        `expected_role`, one role, is taken for `roles`, `ranks_filter` for `ranks`, and
+        `enable_nvtx_window` for `nvtx`.
+        """
         fields = {field.name: field for field in dataclasses.fields(cls)}
+        mapping = _with_our_names(mapping)
         for key in mapping:
             if key not in fields:
                 raise TypeError(f"a window has no field {key!r}; it has {', '.join(fields)}")
@@ -172,6 +177,21 @@ class CaptureSpec:
             if name not in mapping:
                 raise TypeError(f"a window needs the field {name!r}")
         return cls(**mapping)
+
+
+def _with_our_names(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    given = dict(mapping)
+    for name, ours in _RENAMED.items():
+        if name not in given:
+            continue
+        if ours in given:
+            raise TypeError(f"a window has {ours} and {name}, which are the same")
+        value = given.pop(name)
+        given[ours] = [value] if name == "expected_role" and value is not None else value
+    return given
+
+
+_RENAMED = {"expected_role": "roles", "ranks_filter": "ranks", "enable_nvtx_window": "nvtx"}
 
 
 def _number(name: str, value: object, low: int, words: str) -> int:

@@ -11,12 +11,14 @@ True
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..common.aliases import renamed_parameters
 from ..common.arguments import check_int, check_seconds
 from ..common.lazy_modules import lazy_module
 from ..common.public import public
@@ -41,7 +43,15 @@ PORT_MAX = 65535
 
 @public("my_utils.clockSyncUtils")
 class SocketClockSynchronizer:
-    """Compares two clocks over TCP. It needs no torch."""
+    """Compares two clocks over TCP. It needs no torch.
+
+    port: None, or the one that `sync` of this object uses.
+    """
+
+    def __init__(self, port: int | None = None) -> None:
+        if port is not None:
+            with_port = functools.partial(SocketClockSynchronizer.sync, port=port)
+            self.sync = with_port  # type: ignore[method-assign]
 
     @staticmethod
     def serve(
@@ -60,6 +70,7 @@ class SocketClockSynchronizer:
         return ClockServer(host, port, secret=_bytes(secret), clock=clock)
 
     @staticmethod
+    @renamed_parameters(peer_ip="host")
     def sync(
         is_server: bool,
         host: str = "127.0.0.1",

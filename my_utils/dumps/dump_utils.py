@@ -223,6 +223,11 @@ class DumperSingleton(UniversalDumper, metaclass=_OneDumper):
     True
     """
 
+    @classmethod
+    def get(cls, cfg: DumpConfig | None = None) -> UniversalDumper:
+        """The same as `DumperSingleton(cfg)`."""
+        return cls(cfg)
+
 
 @public("my_utils.dump_utils")
 class UniversalLoader:

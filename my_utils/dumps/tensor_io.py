@@ -12,9 +12,11 @@ import math
 import os
 import string
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from ..common.aliases import renamed_parameters
 from ..common.files import on_whole_path
 from ..common.lazy_modules import lazy_module
 from ..common.public import public
@@ -65,6 +67,12 @@ class DumpTensorIO:
     ('close', 0)
     """
 
+    @renamed_parameters(
+        {
+            "tensor_dir_env": (ROOT_VARIABLE, "root_dir=os.environ[name] reads another variable"),
+            "default_tensor_dir": (None, f"root_dir=os.environ.get({ROOT_VARIABLE!r}, folder)"),
+        }
+    )
     def __init__(
         self,
         root_dir: str | os.PathLike[str] | None = None,
@@ -93,6 +101,8 @@ class DumpTensorIO:
             raise ValueError(f"root_dir must be given, or {ROOT_VARIABLE} be set")
         name = f"rank_{_rank(rank)}.safetensors"
         return os.path.join(self.root_dir, key_name(dump_id), key_name(tag), name)
+
+    tensor_path = path
 
     def dump(
         self, tensor: torch.Tensor, dump_id: object, tag: object, rank: int | None = None
@@ -132,6 +142,16 @@ class DumpTensorIO:
         if not os.path.lexists(path) and os.path.lexists(old):
             return _read_pt(old)
         return _read(path, verify=verify)
+
+    @renamed_parameters({"map_location": ("cpu", "result.to(device) moves it")})
+    def load_tensors(
+        self, dump_id: object, tag: object, rank: int | None = None
+    ) -> torch.Tensor | None:
+        """As `load`, but None if there is no such file."""
+        try:
+            return self.load(dump_id, tag, rank)
+        except FileNotFoundError:
+            return None
 
     def compare(
         self,
@@ -183,6 +203,28 @@ class DumpTensorIO:
         self._append(line)
         return line
 
+    def compare_tensors(
+        self,
+        expected: torch.Tensor | None,
+        actual: torch.Tensor,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> dict[str, Any]:
+        """The `status` and the figures of `compare` for two tensors at hand, without a line in the
+        report. None as expected, as `load_tensors` returns it, gives the status "missing"."""
+        _check_tensor(actual)
+        if expected is None:
+            return {"status": "missing"}
+        _check_tensor(expected)
+        return _figures(actual, expected, 10, {"atol": atol, "rtol": rtol, "equal_nan": False})
+
+    def write_compare_result(self, record: Mapping[str, Any], rank: int | None = None) -> None:
+        """Appends a record, a mapping that JSON can hold, to the report as a line.
+
+        If compare_file has the fields `{dump_id}` or `{tag}`, the record must have these keys.
+        """
+        self._append({"rank": _rank(rank), **record})
+
     def _about(
         self, tensor: torch.Tensor, dump_id: object, tag: object, rank: int | None
     ) -> dict[str, Any]:
@@ -201,7 +243,7 @@ class DumpTensorIO:
         """One write at the end of the file, so that lines of several processes do not mix."""
         if self.compare_file is None:
             return
-        keys = {name: key_name(line[name]) for name in _FIELDS}
+        keys = {name: key_name(line[name]) for name in _FIELDS if name in line}
         path = self.compare_file.format(**keys)
         text = json.dumps(line, allow_nan=False) + "\n"
         try:

@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast
 
 from .. import _core
 from ..common.arguments import check_integer, exact_ns
@@ -74,6 +75,45 @@ _OFFSET_NS_MAX = 2**61 - 1
 _DURATION_NS_MAX = 2**63 - 1
 # 2000-01-01. An earlier time is hardly a Unix time: more likely 0, or time.perf_counter().
 _EARLIEST_LIKELY_NS = 946_684_800 * 10**9
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+
+
+def _with_level_second(setup: _F) -> _F:
+    """Lets `setup` also take log_dir, level, rank and world_size by position, as others have it.
+
+    Only where no rank can be meant, as each number of a level is also a rank.
+    """
+
+    @functools.wraps(setup)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _has_level_second(args, kwargs):
+            given = dict(zip(("level", "rank", "world_size"), args[1:], strict=False))
+            for name in given:
+                if name in kwargs:
+                    raise TypeError(
+                        f"GlobalLogger.setup() got {name}={kwargs[name]!r}, and by position "
+                        f"{name}={given[name]!r}, as its second argument is a level"
+                    )
+            args, kwargs = (args[0], *args[4:]), given | kwargs
+        return setup(self, *args, **kwargs)
+
+    return cast(_F, wrapper)
+
+
+def _has_level_second(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the second argument must be a level: a name, a rank follows by keyword, or as a rank
+    it would not be below the number of ranks that follows, or that would be a label."""
+    if not 2 <= len(args) <= 4:
+        return False
+    if isinstance(args[1], str) or "rank" in kwargs:
+        return True
+    after = args[2:]
+    if args[1] not in _LEVELS or not after or not all(isinstance(each, int) for each in after):
+        return False
+    return len(after) == 2 or after[0] <= args[1]
 
 
 @public("my_utils.logger")
@@ -154,6 +194,7 @@ class GlobalLogger(metaclass=SingletonMeta):
 
     # --- setup ------------------------------------------------------------------------------
 
+    @_with_level_second
     def setup(
         self,
         log_dir: str | os.PathLike[str],
@@ -168,6 +209,8 @@ class GlobalLogger(metaclass=SingletonMeta):
         journal_dir: str | os.PathLike[str] | None = None,
         io: IoMode = "auto",
         machine_id: str | None = None,
+        data_parallel_rank: int | None = None,
+        data_parallel_world_size: int | None = None,
     ) -> None:
         """Opens the text log and the profile CSV in `log_dir`, which is created if missing.
 
@@ -181,7 +224,10 @@ class GlobalLogger(metaclass=SingletonMeta):
         world_size: None means WORLD_SIZE, SLURM_NTASKS or OMPI_COMM_WORLD_SIZE, else 1.
         extra_log_label: shown in every line of the text log and in the name of the process in a
             trace; at most 127 bytes.
-        level: of the text log and the console, a number or a name of `logging`.
+        level: of the text log and the console, a number or a name of `logging`. It may come second,
+            before rank and world_size: setup("logs", "INFO", 3, 8). A number there is a level if it
+            cannot be a rank: setup("logs", 20, 3) and setup("logs", 20, rank=3) are at level INFO,
+            setup("logs", 20) and setup("logs", 20, 64) are rank 20.
         console: whether messages go to stderr too.
         max_csv_bytes: size at which the CSV is renamed to `….part0001.csv` and begun anew; 0 never.
         keep_csv_bytes: size of all parts of this rank's CSV together; above it the oldest parts are
@@ -195,6 +241,7 @@ class GlobalLogger(metaclass=SingletonMeta):
             None means the label, or the host name if there is none, and the rank
             ("node7-rank3"), so that scripts that draw a process a machine keep ranks apart; readers
             group by the host name then.
+        data_parallel_rank, data_parallel_world_size: shown in every line of the text log.
 
         Raises TypeError and ValueError for wrong arguments, and only for these.
         """
@@ -210,6 +257,8 @@ class GlobalLogger(metaclass=SingletonMeta):
             journal_dir,
             io,
             machine_id,
+            data_parallel_rank,
+            data_parallel_world_size,
         )
         with self._lock:
             self._register_exit()

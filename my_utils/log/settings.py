@@ -36,9 +36,14 @@ class Settings(NamedTuple):
     host: str
     machine: str
     attempt: int
+    data_parallel: str
 
     def text_format(self) -> logging.Formatter:
-        who = f"rank {self.rank}/{self.world_size} {self.label}".rstrip().replace("%", "%%")
+        who = (
+            f"rank {self.rank}/{self.world_size}{self.data_parallel} {self.label}".rstrip().replace(
+                "%", "%%"
+            )
+        )
         return logging.Formatter(f"%(asctime)s [{who}] %(levelname)s %(message)s")
 
     def output(self) -> dict[str, Any]:
@@ -71,6 +76,8 @@ def check_settings(
     journal_dir: object,
     io: object,
     machine_id: object,
+    data_parallel_rank: object,
+    data_parallel_world_size: object,
 ) -> Settings:
     ranks = _choose_rank(rank, world_size)
     if not isinstance(console, bool):
@@ -104,7 +111,17 @@ def check_settings(
         host=host,
         machine=machine,
         attempt=min(attempt_from_environment() or 0, _ATTEMPTS_MAX),
+        data_parallel=_data_parallel_text(data_parallel_rank, data_parallel_world_size),
     )
+
+
+def _data_parallel_text(rank: object, world_size: object) -> str:
+    if rank is None:
+        return ""
+    text = f" dp {check_integer('data_parallel_rank', rank, 0, 2**31 - 2)}"
+    if world_size is None:
+        return text
+    return f"{text}/{check_integer('data_parallel_world_size', world_size, 1, 2**31 - 1)}"
 
 
 def _choose_rank(rank: object, world_size: object) -> tuple[int, int]:

@@ -27,7 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..common.arguments import check_path, check_str
+from ..common.aliases import renamed_parameters
+from ..common.arguments import check_logger, check_path, check_str
 from ..common.environment import read_switch
 from ..common.file_names import file_name, free_path
 from ..common.identity import identity
@@ -75,6 +76,7 @@ class MemorySnapshotter:
     [PosixPath('snapshots/forward__20260131_120000_000000__rank0.pt')]
     """
 
+    @renamed_parameters(save_dir="output")
     def __init__(
         self,
         output: StrPath | None = None,
@@ -97,6 +99,12 @@ class MemorySnapshotter:
         self._lock = threading.RLock()
         self._open: dict[str, Recording | None] = {}
         self._warned = False
+        self._logger = _logger
+
+    def set_logger(self, logger: logging.Logger | None) -> None:
+        """The logger of this snapshotter's warnings; None means the package's."""
+        check_logger("logger", logger)
+        self._logger = _logger if logger is None else logger
 
     def __repr__(self) -> str:
         return short_repr(self, "output", "max_entries", "open_names")
@@ -106,7 +114,7 @@ class MemorySnapshotter:
         _check_name(name)
         with self._lock:
             if name in self._open:
-                _logger.warning("memory snapshot %r is being taken already", name)
+                self._logger.warning("memory snapshot %r is being taken already", name)
             elif is_chosen(self.ranks):
                 self._open[name] = self._record(name)
                 _with_open.add(self)  # kept alive until then
@@ -125,7 +133,7 @@ class MemorySnapshotter:
                 stacks=self.stacks,
             )
         except Exception as error:
-            _logger.warning("memory snapshot %r: torch cannot record: %s", name, error)
+            self._logger.warning("memory snapshot %r: torch cannot record: %s", name, error)
         self._warned = recording is None
         return recording
 
@@ -142,7 +150,7 @@ class MemorySnapshotter:
                     _with_open.discard(self)
                 return None if recording is None else self._end(name, recording)
             if is_chosen(self.ranks):
-                _logger.warning("memory snapshot %r was not started", name)
+                self._logger.warning("memory snapshot %r was not started", name)
             return None
 
     def _end(self, name: str, recording: Recording) -> Path | None:
@@ -151,10 +159,10 @@ class MemorySnapshotter:
             self.paths.append(path)
             return path
         except Exception as error:
-            _logger.warning("memory snapshot %r could not be written: %s", name, error)
+            self._logger.warning("memory snapshot %r could not be written: %s", name, error)
             return None
         finally:
-            _end_quietly(recording)
+            _end_quietly(recording, self._logger)
 
     def _path(self, name: str) -> Path:
         stamp = datetime.fromtimestamp(time.time()).strftime("%Y%m%d_%H%M%S_%f")
@@ -236,11 +244,11 @@ def _check_name(name: object) -> None:
         raise ValueError("name must not be empty")
 
 
-def _end_quietly(recording: Recording) -> None:
+def _end_quietly(recording: Recording, logger: logging.Logger) -> None:
     try:
         recording.end()
     except Exception as error:
-        _logger.warning("torch's recording of allocations could not be ended: %s", error)
+        logger.warning("torch's recording of allocations could not be ended: %s", error)
 
 
 _with_open: set[MemorySnapshotter] = set()

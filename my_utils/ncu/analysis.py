@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from ..common import tables as _tables
+from ..common.aliases import renamed_parameters
 from ..common.arguments import check_int
 from ..common.command_line import (
     CommandParser,
@@ -150,6 +151,21 @@ class ComparedKernelsData(TypedDict):
     kernels: list[ComparedKernelData]
 
 
+_SM_METRIC = (
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "the column sm_pct has it; metrics=[name] adds the column of another metric",
+)
+_PRINT_TOP = (0, "print(table.head(number)) prints the result")
+
+
+@renamed_parameters(
+    {
+        "sm_metric": _SM_METRIC,
+        "print_top": _PRINT_TOP,
+        "min_threshold": (None, "table[table.sm_pct > number] selects rows of the result"),
+    },
+    output_path="output_csv",
+)
 def analyze_sm_throughput_from_csv(
     csv_path: StrPath | Sequence[StrPath],
     *,
@@ -206,6 +222,7 @@ def analyze_sm_throughput_from_csv(
     return table
 
 
+@renamed_parameters({"sm_metric": _SM_METRIC, "print_top": _PRINT_TOP})
 def compare_kernel_metrics(
     csv_a: StrPath | Sequence[StrPath],
     csv_b: StrPath | Sequence[StrPath],

@@ -41,19 +41,39 @@ _MARKS_MAX = 1 << 18  # entries into and exits from modules that are kept, a thr
 
 
 @public("my_utils.compare_tool")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class ModuleInfo:
     """A module around an operator.
 
     name: its path in the model, "layers.17.attn"; "" for the model itself. type: its class.
     path: the classes of the modules around it and its own, "GPT/Block/Attention".
 
-    `ModuleInfo.current()` returns that of the calling thread.
+    `ModuleInfo.current()` returns that of the calling thread. In one that you make, the type is the
+    name by default, and `father`, the module around it, gives the path.
+
+    >>> ModuleInfo("attn", "Attention", father=ModuleInfo("GPT")).path
+    'GPT/Attention'
     """
 
     name: str
     type: str
     path: str
+
+    def __init__(
+        self,
+        name: str,
+        type: str | None = None,
+        path: str | None = None,
+        *,
+        father: ModuleInfo | None = None,
+    ) -> None:
+        if path is not None and father is not None:
+            raise TypeError("ModuleInfo() got path and father, which are the same")
+        kind = name if type is None else type
+        around = f"{father.path}/" if father is not None and father.path else ""
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "type", kind)
+        object.__setattr__(self, "path", around + kind if path is None else path)
 
     @staticmethod
     def current() -> ModuleInfo | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from ..common.aliases import renamed_parameters
 from ..common.arguments import check_bool, check_int, check_str, check_str_or_none
 from ..common.extras import needs_torch
 from ..common.public import public
@@ -101,6 +102,23 @@ class ForwardTraceRecorder:
     ['0.bias', '0.weight']
     """
 
+    @renamed_parameters(
+        {
+            "cast_float32": (False, "values and hashes are of the tensors as they are"),
+            "save_stats_only": (False, "sample_mode='none' keeps no values, stats=True figures"),
+            "max_modules": (None, "include_name_regex and include_types choose modules"),
+            "verbose": (False, "snapshot().modules has the modules that are recorded"),
+            "record_param_md5_per_param": (True, "record_param_md5 takes one of each parameter"),
+            "record_buffer_md5_per_buffer": (True, "record_buffer_md5 takes one of each buffer"),
+        },
+        include_module_types="include_types",
+        exclude_module_types="exclude_types",
+        sample_seed="seed",
+        record_param_dtypes_each_call="record_param_dtypes",
+        record_buffer_dtypes_each_call="record_buffer_dtypes",
+        record_param_md5_each_call="record_param_md5",
+        record_buffer_md5_each_call="record_buffer_md5",
+    )
     def __init__(
         self,
         model: torch.nn.Module,

@@ -23,6 +23,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from .. import _core
+from ..common.aliases import renamed_parameters
 from ..common.environment import read_choice, read_switch
 from ..common.lazy_modules import lazy_module
 from ..common.public import public
@@ -38,6 +39,13 @@ else:
 
 
 StrPath = str | os.PathLike[str]
+_FIXED = {
+    "verbose": (False, "generate_report() has the times, GlobalLogger().setup(level=) the level"),
+    "profile_memory": (False, "GPU_Performance_Tracker and MemorySnapshotter record memory"),
+    "use_nvtx": (True, "stages are NVTX ranges whenever a tool such as nsys listens, else nothing"),
+    "labeler": (None, "start(color=, domain_name=) says how a range looks"),
+    "nvtx_domain": (None, "start(domain_name=) and time_stage(domain_name=) choose the domain"),
+}
 
 
 @public("my_utils.utils")
@@ -83,6 +91,7 @@ class MyTimer(_core.Timer):
             cls = _compile.breaking(cls)
         return _core.Timer.__new__(cls)
 
+    @renamed_parameters(_FIXED)
     def __init__(
         self,
         use_cuda: bool = False,
@@ -258,6 +267,7 @@ class NoOpMyTimer(_core.NoOpTimer):
 
     __slots__ = ("__weakref__",)
 
+    @renamed_parameters(_FIXED)
     def __init__(
         self,
         use_cuda: bool = False,

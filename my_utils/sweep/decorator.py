@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
+from ..common.aliases import renamed_parameters
 from ..common.arguments import check_int
 from ..common.extras import require
 from ..common.public import public
@@ -44,6 +46,7 @@ class SweptFunction(Protocol):
     def sweep(self, *args: Any, **kwargs: Any) -> SweepResult: ...
 
 
+@renamed_parameters(shape_list="shapes", batch_size_range="batch_sizes")
 def parametrize_shapes(
     shapes: Iterable[Any] | None = None,
     batch_sizes: Iterable[int] | None = None,
@@ -60,7 +63,9 @@ def parametrize_shapes(
 
     `shapes` are whole numbers, tuples of them, or tuples of tuples for several tensors; the
     function gets each as the argument `shape`, and each of `batch_sizes` as `batch_size`. One of
-    the two may be None: then the function has no such argument.
+    the two may be None: then the function has no such argument. A function with the arguments
+    `num_frames`, `H` and `W` instead of `shape` gets the three numbers of each shape, and one with
+    `bs` instead of `batch_size` each batch size.
 
     What is timed is the call. When the function returns a callable, that is timed instead and the
     function is its preparation: data are created once for each point and are not timed. `warmup`
@@ -112,8 +117,12 @@ def parametrize_shapes(
     )
 
     def decorate(function: Callable[..., Any]) -> SweptFunction:
-        _check_function(function, names)
-        return _decorated(function, settings)
+        _check_kind(function)
+        taken = tuple(name for each in names for name in _names_in(function, each))
+        _check_parameters(function, taken)
+        if "num_frames" in taken:
+            _check_three_numbers(checked_shapes)
+        return _decorated(function, dataclasses.replace(settings, names=taken))
 
     return decorate
 
@@ -137,8 +146,16 @@ class _Settings:
     verbose: bool
 
     def keywords(self, shape: Shape | None, batch_size: int | None) -> dict[str, Any]:
-        both = {"shape": shape, "batch_size": batch_size}
-        return {name: both[name] for name in self.names}
+        known: dict[str, Any] = {"shape": shape, "batch_size": batch_size, "bs": batch_size}
+        if isinstance(shape, tuple):
+            known.update(zip(_SIZES, shape, strict=False))
+        return {name: known[name] for name in self.names}
+
+    def point_of(self, given: dict[str, Any]) -> tuple[Any, Any]:
+        shape = given.get("shape")
+        if "num_frames" in self.names:
+            shape = tuple(given.get(name) for name in _SIZES)
+        return shape, given.get("bs" if "bs" in self.names else "batch_size")
 
 
 def _decorated(function: Callable[..., Any], settings: _Settings) -> SweptFunction:
@@ -206,7 +223,7 @@ def _label(shape: Shape | None, batch_size: int | None) -> str:
 def _test(result: SweepResult, call: functools.partial[Any], settings: _Settings) -> None:
     """One test: its point joins the results. Returns None, which is what pytest wants."""
     _require_what_plots(settings)
-    at = (call.keywords.get("shape"), call.keywords.get("batch_size"))
+    at = settings.point_of(call.keywords)
     others = {name: value for name, value in call.keywords.items() if name not in settings.names}
     point = SweepPoint(*at, others=_others(others))
     error = _add_point(result, point, call, settings)
@@ -288,14 +305,34 @@ def _checked_shape(shape: Any) -> Shape:
     raise TypeError(f"shapes: {shape!r} is neither an integer nor a tuple of integers")
 
 
-def _check_function(function: Any, names: tuple[str, ...]) -> None:
-    """Raises TypeError unless `function` can be called with `names` as keywords, and timed."""
+_SIZES = ("num_frames", "H", "W")
+
+
+def _names_in(function: Callable[..., Any], name: str) -> tuple[str, ...]:
+    """The arguments by which the function takes a shape or a batch size."""
+    others = _SIZES if name == "shape" else ("bs",)
+    parameters = inspect.signature(function).parameters
+    return others if name not in parameters and parameters.keys() >= set(others) else (name,)
+
+
+def _check_three_numbers(shapes: Iterable[Any]) -> None:
+    for shape in shapes:
+        if not isinstance(shape, tuple) or [type(size) for size in shape] != [int] * len(_SIZES):
+            raise ValueError(f"shapes: {shape!r} must be three integers: num_frames, H and W")
+
+
+def _check_kind(function: Any) -> None:
+    """Raises TypeError unless `function` can be timed."""
     if not inspect.isfunction(function):
         raise TypeError(f"parametrize_shapes decorates functions, not {function!r}")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is asynchronous; its call does no work to time")
     if inspect.isgeneratorfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator; its call does no work to time")
+
+
+def _check_parameters(function: Callable[..., Any], names: tuple[str, ...]) -> None:
+    """Raises TypeError unless `function` can be called with `names` as keywords."""
     parameters = inspect.signature(function).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     for name in names:

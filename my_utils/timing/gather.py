@@ -94,7 +94,12 @@ class Exchange:
         self._store.set(self._key(self._rank), first)
         if self._is_closed():
             self._remove(self._rank, len(chunks))
-        while wait and not self._is_closed() and time.monotonic() < self._deadline:
+        if wait:
+            self.wait_until_closed()
+
+    def wait_until_closed(self) -> None:
+        """Returns when the destination has closed the gather, or at the deadline."""
+        while not self._is_closed() and time.monotonic() < self._deadline:
             time.sleep(_POLL_S)
 
     def _is_closed(self) -> bool:

@@ -20,9 +20,10 @@ ones; a task begins with that of its maker, a thread with an empty one.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar, overload
 
 from .. import _core
@@ -155,7 +156,7 @@ class TimeManager(_core.TimeRecorder):
 
     def gather(
         self,
-        dst: int = 0,
+        dst: int | None = 0,
         *,
         summary: bool = False,
         timeout_s: float = 60.0,
@@ -164,7 +165,8 @@ class TimeManager(_core.TimeRecorder):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> GatheredTime | None:
-        """The times of all ranks, on rank `dst`; None on the others.
+        """The times of all ranks, on rank `dst`; None on the others. With `dst=None` all ranks get
+        them, at a cost that grows with the square of their number.
 
         It uses no collective, but the key-value store of torch's rendezvous. So ranks may hold
         different names and counts, or nothing, it works with any backend, and a dead rank does
@@ -196,15 +198,21 @@ class TimeManager(_core.TimeRecorder):
         from .packed import pack
 
         rank, world_size = place
-        if dst >= world_size:
+        if dst is not None and dst >= world_size:
             raise ValueError(f"dst must be below the number of ranks, {world_size}, not {dst}")
-        exchange = times_gather.Exchange(
+        exchange_of = functools.partial(
+            times_gather.Exchange,
             default_store() if store is None else store,
-            rank=rank, world_size=world_size, tag=tag, timeout_s=timeout_s,
+            rank=rank, world_size=world_size, timeout_s=timeout_s,
         )  # fmt: skip
         message = pack(self, rank, summary)
+        waits = rank == 0 and store is None and _serves_store()
+        if dst is None:
+            exchanges = [exchange_of(tag=f"{tag}/to/{each}") for each in range(world_size)]
+            return _gathered_by_all(rank, message, exchanges, waits=waits)
+        exchange = exchange_of(tag=tag)
         if rank != dst:
-            _send(exchange, message, dst, waits=rank == 0 and store is None and _serves_store())
+            _send(exchange, message, dst, waits=waits)
             return None
         return _merged(rank, message, exchange, world_size)
 
@@ -273,8 +281,9 @@ def _place(rank: int | None, world_size: int | None, store: Any) -> tuple[int, i
     return rank, world_size
 
 
-def _check(dst: int, timeout_s: float, tag: str) -> None:
-    check_rank("dst", dst)
+def _check(dst: int | None, timeout_s: float, tag: str) -> None:
+    if dst is not None:
+        check_rank("dst", dst)
     check_seconds("timeout_s", timeout_s, 0)
     check_str("tag", tag)
 
@@ -289,6 +298,22 @@ def _send(exchange: Any, message: bytes, dst: int, *, waits: bool) -> None:
         exchange.send(message, wait=waits)
     except Exception as error:
         warn_once("gather_send", f"the times of this rank did not get to rank {dst}: {error}")
+
+
+def _gathered_by_all(
+    rank: int, message: bytes, exchanges: list[Any], *, waits: bool
+) -> GatheredTime:
+    """exchanges: by their destination. All messages are sent before this rank waits for any."""
+    others = [each for each in range(len(exchanges)) if each != rank]
+    for each in others:
+        _send(exchanges[each], message, each, waits=False)
+    found = _merged(rank, message, exchanges[rank], len(exchanges))
+    if waits:
+        # A rank that gets nothing from the store warns of it itself.
+        with suppress(Exception):
+            for each in others:
+                exchanges[each].wait_until_closed()
+    return found
 
 
 def _merged(rank: int, own: bytes, exchange: Any, world_size: int) -> GatheredTime:

@@ -64,6 +64,8 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     nsight_systems_output_file: the report's name in the command line that is suggested;
         `<output_dir>/nsys_profile.nsys-rep` by default.
     ranks: the ranks that profile; None for all.
+    cpu, cuda: what torch's profiler records, the CPU's operators and the device's kernels.
+    with_flops: the table has the operators' FLOPs.
 
     None for a parameter means its default. TypeError and ValueError name the parameter;
     ImportError when transformers is missing.
@@ -117,8 +119,17 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         enable_nsight_systems: bool = False,
         nsight_systems_output_file: str | os.PathLike[str] | None = None,
         ranks: int | Iterable[int] | None = None,
+        *,
+        cpu: bool = True,
+        cuda: bool = True,
+        with_flops: bool = False,
     ) -> None:
         _check_transformers()
+        self.cpu = check_bool("cpu", cpu)
+        self.cuda = check_bool("cuda", cuda)
+        if not cpu and not cuda:
+            raise ValueError("cpu and cuda must not both be False")
+        self.with_flops = check_bool("with_flops", with_flops)
         output = OUTPUT_DIR if output_dir is None else output_dir
         self.output_dir = check_path("output_dir", output, or_none=True)
         self.wait_steps = _steps("wait_steps", wait_steps, default=4, least=0)
@@ -253,6 +264,8 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             profile_memory=self.profile_memory,
             with_stack=self.with_stack,
             record_shapes=self.record_shapes,
+            with_flops=self.with_flops,
+            activities=None if self.cpu and self.cuda else ["cpu" if self.cpu else "cuda"],
         )
 
     def _write(self, profiler: Any, window: TorchWindow) -> None:

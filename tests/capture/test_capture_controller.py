@@ -736,3 +736,36 @@ def test_every_field_of_a_description_is_read() -> None:
         with pytest.raises(AttributeError, match=field.name):
             windows.arm_spec(lacks)
         assert windows.armed == []
+
+
+# --- as others call it ---
+
+
+def test_fields_of_others(controller: CaptureController, backend: Recorder) -> None:
+    controller.arm(window(expected_role="actor", ranks_filter=[3], enable_nvtx_window=True))
+    with controller.hook("f", role="critic", rank=3), controller.hook("f", role="actor", rank=0):
+        assert state_of(controller) == "armed"
+    with controller.hook("f", role="actor", rank=3):
+        assert state_of(controller) == "capturing"
+    controller.arm(window(expected_role=None, ranks_filter=None))
+    call(controller)
+    assert controller.outcomes["w"] == "done"
+
+
+@pytest.mark.parametrize(
+    "ours, theirs", [("roles", "expected_role"), ("ranks", "ranks_filter"),
+                     ("nvtx", "enable_nvtx_window")],
+)  # fmt: skip
+def test_a_field_by_both_names_raises(
+    controller: CaptureController, ours: str, theirs: str
+) -> None:
+    with pytest.raises(TypeError, match=f"has {ours} and {theirs}, which are the same"):
+        controller.arm(window(**{ours: None, theirs: None}))
+
+
+def test_nvtx_windows_of_others_say_what_to_use(backend: Recorder) -> None:
+    CaptureController(backend, enable_nvtx_window=False, nvtx_domain=None)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="nvtx=True in the spec of a window"):
+        CaptureController(backend, enable_nvtx_window=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="ranges of windows are in NVTX's default domain"):
+        CaptureController(backend, nvtx_domain="d")  # type: ignore[call-arg]

@@ -995,3 +995,9 @@ def test_messages_go_to_the_logger_that_is_given(caplog: pytest.LogCaptureFixtur
         ("of the test", "INFO"), ("of the test", "WARNING"),
     ]  # fmt: skip
     assert "capture windows of iteration 1: actor: armed" in caplog.text
+
+
+def test_a_configuration_of_others_says_what_to_use() -> None:
+    with pytest.raises(ConfigError, match=r"capture\.windows are roles") as caught:
+        ProfileManager({"profile": {"enabled": True}})
+    assert caught.value.field == "profile"

@@ -760,3 +760,17 @@ def test_measured_again_at_an_interval(tmp_path: Path) -> None:
 
     _, text = run_ranks(AGAIN, 2, tmp_path)
     assert float(text) == pytest.approx(400, rel=0.2)
+
+
+# --- as others call it ---
+
+
+def test_an_object_with_a_port() -> None:
+    with SocketClockSynchronizer.serve() as server:
+        host, port = server.address
+        offset = SocketClockSynchronizer(port=port).sync(False, peer_ip=host)  # type: ignore[call-arg]
+    assert abs(offset) <= offset.error_s
+    with pytest.raises(TypeError, match="got host and peer_ip, which are the same"):
+        SocketClockSynchronizer.sync(False, host, port, peer_ip=host)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="port must be from 1 to 65535"):
+        SocketClockSynchronizer(port=0).sync(False, host)

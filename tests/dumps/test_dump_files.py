@@ -208,6 +208,7 @@ def test_the_singleton(tmp_path: Path) -> None:
     try:
         first = DumperSingleton(DumpConfig(root_dir=tmp_path))
         assert DumperSingleton() is first
+        assert DumperSingleton.get() is first
         assert DumperSingleton(DumpConfig(root_dir=tmp_path)) is first
         assert isinstance(first, UniversalDumper)
         assert first.dump("s", [1]) is not None

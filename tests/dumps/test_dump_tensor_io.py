@@ -295,3 +295,35 @@ def freed() -> Any:
 def test_what_has_no_elements_in_memory_says_why(tmp_path: Path, make: Any, reason: str) -> None:
     with pytest.raises(DumpError, match=re.escape(reason)):
         DumpTensorIO(tmp_path, strict=True).dump(make(), "a", "x")
+
+
+# --- methods of others ---
+
+
+def test_methods_of_others(tmp_path: Path) -> None:
+    tensors = DumpTensorIO(tmp_path, compare_file=tmp_path / "report_{rank}.jsonl")
+    tensor = torch.arange(4.0)
+    path = tensors.dump(tensor, 7, "latent", 0)
+    assert tensors.tensor_path(7, "latent", 0) == path
+    expected = tensors.load_tensors(7, "latent", 0, map_location="cpu")  # type: ignore[call-arg]
+    assert_same(expected, tensor)
+    assert tensors.load_tensors(8, "latent", 0) is None
+    result = tensors.compare_tensors(expected, tensor + 1, rtol=1e-5, atol=1e-8)
+    assert (result["status"], result["max_abs"]) == ("different", 1.0)
+    assert tensors.compare_tensors(expected, tensor.clone())["status"] == "same"
+    assert tensors.compare_tensors(None, tensor) == {"status": "missing"}
+    assert not (tmp_path / "report_0.jsonl").exists()
+    tensors.write_compare_result({"dump_id": 7, "tag": "latent", **result}, 0)
+    tensors.write_compare_result({"note": "mine"}, rank=0)
+    lines = report(tmp_path / "report_0.jsonl")
+    assert [line.get("status", line.get("note")) for line in lines] == ["different", "mine"]
+
+
+def test_parameters_of_others_say_what_to_use(tmp_path: Path) -> None:
+    DumpTensorIO(tmp_path, tensor_dir_env="WAN_DPO_PREVAE_TENSOR_DIR")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"root_dir=os.environ\[name\] reads another variable"):
+        DumpTensorIO(tensor_dir_env="OTHER")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"root_dir=os.environ.get\('WAN_DPO_PREVAE_TENSOR_DIR', f"):
+        DumpTensorIO(default_tensor_dir=tmp_path)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"result.to\(device\) moves it"):
+        DumpTensorIO(tmp_path).load_tensors(7, "latent", 0, map_location="cuda")  # type: ignore[call-arg]

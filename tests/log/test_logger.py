@@ -764,3 +764,54 @@ def test_state_is_told_by_properties(logger: GlobalLogger, tmp_path: Path) -> No
     logger.close()
     assert not logger.is_set_up
     assert str(logger.csv_path) == "None"
+
+
+# --- calls in the order of others: log_dir, level, rank, world_size ------------------------------
+
+
+@pytest.mark.parametrize(
+    "args, kwargs, level, rank, world_size",
+    [
+        (("WARNING", 3), {}, logging.WARNING, 3, 4),
+        (("debug",), {"rank": 1, "world_size": 2}, logging.DEBUG, 1, 2),
+        ((logging.INFO, 3), {}, logging.INFO, 3, 4),
+        ((logging.INFO, 3, 8), {}, logging.INFO, 3, 8),
+        ((logging.INFO, 40, 64), {}, logging.INFO, 40, 64),
+        ((logging.ERROR,), {"rank": 2}, logging.ERROR, 2, 3),
+        ((20, 64), {}, logging.INFO, 20, 64),
+        ((20,), {}, logging.INFO, 20, 21),
+        ((3, 8, "label", "ERROR"), {}, logging.ERROR, 3, 8),
+    ],
+)
+def test_the_level_may_come_second(
+    logger: GlobalLogger,
+    tmp_path: Path,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    level: int,
+    rank: int,
+    world_size: int,
+) -> None:
+    logger.setup(tmp_path, *args, **{"console": False, **kwargs})
+    assert (logger.rank, logger.world_size) == (rank, world_size)
+    assert logger.get_logger().level == level
+    assert (tmp_path / f"rank_{rank}.log").exists()
+
+
+def test_a_level_twice_raises(logger: GlobalLogger, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="got level='INFO', and by position level='ERROR'"):
+        logger.setup(tmp_path, "ERROR", 0, level="INFO")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rank must be below world_size"):
+        logger.setup(tmp_path, 3, 2)
+
+
+def test_lines_show_the_data_parallel_rank(logger: GlobalLogger, tmp_path: Path) -> None:
+    logger.setup(
+        tmp_path, rank=3, world_size=8, extra_log_label="Trainer", console=False,
+        data_parallel_rank=1, data_parallel_world_size=4,
+    )  # fmt: skip
+    logger.get_logger().info("hello")
+    logger.close()
+    assert " [rank 3/8 dp 1/4 Trainer] INFO hello" in (tmp_path / "rank_3.log").read_text()
+    with pytest.raises(ValueError, match="data_parallel_rank must be"):
+        logger.setup(tmp_path, data_parallel_rank=-1)

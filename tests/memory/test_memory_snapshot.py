@@ -356,3 +356,25 @@ def test_the_program_s_own_history_on_a_gpu(tmp_path: Path) -> None:
 
 def test_nothing_stays_open_after_these_tests() -> None:
     assert not memory_snapshot._with_open
+
+
+# --- as others call it ---
+
+
+def test_save_dir_and_set_logger(
+    allocator: FakeAllocator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshotter = MemorySnapshotter(save_dir=tmp_path / "there")  # type: ignore[call-arg]
+    snapshotter.start("step")
+    path = snapshotter.stop("step")
+    assert path is not None and path.parent == tmp_path / "there"
+    snapshotter.set_logger(logging.getLogger("mine"))
+    snapshotter.stop("never started")
+    snapshotter.set_logger(None)
+    snapshotter.stop("never started")
+    assert [record.name for record in caplog.records] == ["mine", "my_utils"]
+    with pytest.raises(TypeError, match="got output and save_dir, which are the same"):
+        MemorySnapshotter(tmp_path, save_dir=tmp_path)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"logger must be a logging.Logger or None"):
+        snapshotter.set_logger("mine")  # type: ignore[arg-type]
+    NoOpMemorySnapshotter(save_dir=tmp_path).set_logger(None)  # type: ignore[call-arg]

@@ -497,3 +497,28 @@ def test_numbers(text: str, decimal: str, value: float | None) -> None:
 def test_what_is_no_number(text: str) -> None:
     with pytest.raises(ValueError, match="not a number"):
         number(text, ".")
+
+
+# --- parameters of others ---
+
+
+def test_parameters_of_others(here: Path) -> None:
+    path = written(here / "a.csv", raw_text([(GEMM, ["1", "2", "3", "4", "5", "6"])]))
+    table = analyze_sm_throughput_from_csv(
+        path, sm_metric=SM, output_path=here / "out.csv", print_top=0, min_threshold=None
+    )  # type: ignore[call-arg]
+    assert list(table["kernel"]) == [GEMM] and (here / "out.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"sm_metric": "x"}, r"the column sm_pct has it; metrics=\[name\] adds"),
+        ({"print_top": 10}, r"takes only print_top=0: print\(table.head\(number\)\)"),
+        ({"min_threshold": 0.5}, r"table\[table.sm_pct > number\]"),
+        ({"output_path": "a", "output_csv": "b"}, "got output_csv and output_path"),
+    ],
+)
+def test_parameters_of_others_say_what_to_use(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        analyze_sm_throughput_from_csv("a.csv", **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import pickle
 import re
@@ -326,3 +327,13 @@ def test_both_tools_at_once_and_modes_below_see_each_operator_once() -> None:
         torch.tensor([-1.0]).log().add(1)
     assert counted.left == -2  # one call of add
     assert compare.summary.failed == 0 and tracker.first is not None
+
+
+def test_module_info_with_a_father() -> None:
+    root = ModuleInfo(name="", father=None)
+    block = ModuleInfo("Block", father=ModuleInfo("Net", father=root))
+    assert (block.name, block.type, block.path) == ("Block", "Block", "Net/Block")
+    assert dataclasses.replace(block, name="b").path == "Net/Block"
+    assert pickle.loads(pickle.dumps(block)) == block
+    with pytest.raises(TypeError, match="got path and father, which are the same"):
+        ModuleInfo("a", "A", "A", father=root)

@@ -1035,3 +1035,38 @@ def test_hooks_on_a_gpu_do_not_wait() -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert all(event.error is None for event in recorder.events)
+
+
+# --- parameters of others ---
+
+
+def test_parameters_of_others() -> None:
+    model = Net()
+    recorder = ForwardTraceRecorder(
+        model, include_module_types=(nn.Linear,), exclude_module_types=None, sample_mode="rand",
+        sample_max_elems=3, sample_seed=5, cast_float32=False, save_stats_only=False,
+        max_modules=None, verbose=False, record_param_dtypes_each_call=True,
+        record_buffer_dtypes_each_call=True, record_param_md5_each_call=True,
+        record_buffer_md5_each_call=True, record_param_md5_per_param=True,
+        record_buffer_md5_per_buffer=True,
+    )  # type: ignore[call-arg]  # fmt: skip
+    settings = recorder.snapshot().settings
+    assert settings["include_types"] == [str(nn.Linear)] and settings["seed"] == 5
+    for name in ("param_dtypes", "buffer_dtypes", "param_md5", "buffer_md5"):
+        assert settings[f"record_{name}"] is True
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"cast_float32": True}, "takes only cast_float32=False"),
+        ({"save_stats_only": True}, "sample_mode='none' keeps no values, stats=True figures"),
+        ({"max_modules": 3}, "include_name_regex and include_types choose modules"),
+        ({"verbose": True}, r"snapshot\(\).modules"),
+        ({"record_param_md5_per_param": False}, "takes only record_param_md5_per_param=True"),
+        ({"sample_seed": 1, "seed": 1}, "got seed and sample_seed, which are the same"),
+    ],
+)
+def test_parameters_of_others_say_what_to_use(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        ForwardTraceRecorder(Net(), **given)

@@ -709,3 +709,36 @@ def test_every_step_that_is_taken_is_read(profile: Profile, tmp_path: Path, step
     assert load_run(profile.folder).steps.tolist() == [step]
     with pytest.raises(ValueError, match=r"iteration must be from -9223372036854775808 to"):
         timer.set_step(2**63 if step > 0 else -(2**63) - 1)
+
+
+# --- parameters of others ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timer_class", [MyTimer, NoOpMyTimer])
+def test_parameters_of_others_at_their_values_here(timer_class: Any) -> None:
+    timer_class(
+        tag="t", verbose=False, profile_memory=False, use_nvtx=True, labeler=None, nvtx_domain=None
+    )
+    timer_class().register_stage("forward", "blue", "domain", None)
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"verbose": True}, "takes only verbose=False: generate_report"),
+        ({"profile_memory": True}, "takes only profile_memory=False: GPU_Performance_Tracker"),
+        ({"use_nvtx": False}, "takes only use_nvtx=True: stages are NVTX ranges"),
+        ({"labeler": object()}, r"takes only labeler=None: start\(color=, domain_name=\)"),
+        ({"nvtx_domain": "x"}, r"takes only nvtx_domain=None: start\(domain_name=\)"),
+    ],
+)
+def test_parameters_of_others_say_what_to_use(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        MyTimer(**given)
+
+
+@pytest.mark.parametrize("how", [("blue", None, "c"), ()])
+def test_the_category_of_a_stage_is_the_tag(how: tuple[Any, ...]) -> None:
+    given: dict[str, Any] = {} if how else {"category": "c"}
+    with pytest.raises(TypeError, match=r"takes only category=None: the category .* is its tag"):
+        MyTimer().register_stage("forward", *how, **given)

@@ -403,3 +403,48 @@ def test_on_a_gpu_by_events() -> None:
     assert small.median_ms > 0
     assert small.peak_bytes is not None and small.peak_bytes >= 2 * 2 * 4 * 1024 * 1024
     assert big.status == "oom"
+
+
+# --- as others call it ---
+
+
+def test_frames_heights_and_widths() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    given: dict[str, Any] = {"shape_list": [(1, 2, 3), (4, 5, 6)], "batch_size_range": [7, 8]}
+
+    @parametrize_shapes(warmup=0, repeats=1, **given)
+    def run(bs: int, num_frames: int, H: int, W: int, factor: int = 1) -> None:
+        seen.append((bs, num_frames, H, W, factor))
+
+    result = run(factor=2)
+    assert seen == [(7, 1, 2, 3, 2), (8, 1, 2, 3, 2), (7, 4, 5, 6, 2), (8, 4, 5, 6, 2)]
+    assert [(p.shape, p.batch_size, p.status) for p in result.points][:2] == [
+        ((1, 2, 3), 7, "ok"),
+        ((1, 2, 3), 8, "ok"),
+    ]
+    run(1, 2, 3, 4)
+    assert seen[-1] == (1, 2, 3, 4, 1)
+
+
+def test_other_names_that_do_not_fit() -> None:
+    with pytest.raises(TypeError, match="got shapes and shape_list, which are the same"):
+        parametrize_shapes([1], shape_list=[2])  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match=r"\(1, 2\) must be three integers: num_frames, H and W"):
+
+        @parametrize_shapes([(1, 2)])
+        def run(num_frames: int, H: int, W: int) -> None: ...
+
+
+def test_frames_in_tests(tmp_path: Path, run_python: RunPython) -> None:
+    test = tmp_path / "test_frames.py"
+    test.write_text(
+        "from my_utils.annotations import parametrize_shapes\n"
+        "@parametrize_shapes([(1, 2, 3)], [4], warmup=0, repeats=1, output_csv='sweep.csv')\n"
+        "def test_run(bs, num_frames, H, W):\n"
+        "    assert (bs, num_frames, H, W) == (4, 1, 2, 3)\n"
+    )
+    result = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", test, cwd=tmp_path)
+    assert "1 passed" in result.stdout
+    (row,) = read(tmp_path / "sweep.csv")
+    assert (row["shape"], row["batch_size"], row["status"]) == ("1x2x3", "4", "ok")

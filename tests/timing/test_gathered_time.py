@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from my_utils import _core
-from my_utils.timing import GatheredTime, ProfiledTime, TimeManager
+from my_utils.timing import GatheredTime, ProfiledTime, TimeData, TimeManager
 from my_utils.timing.packed import BUCKETS, BadMessage, Merger, bucket_middles, pack
 
 pytestmark = pytest.mark.no_torch
@@ -453,3 +453,7 @@ class TestBadMessages:
         for start in (b"", b"MUT1"):
             with pytest.raises(BadMessage):
                 Merger().add(0, start + message)
+
+
+def test_time_data_in_annotations() -> None:
+    assert TimeData[float] is TimeData  # type: ignore[misc]

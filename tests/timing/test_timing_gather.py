@@ -94,6 +94,13 @@ def to_rank_1(rank: int) -> GatheredTime | None:
     return filled(rank).gather(dst=1)
 
 
+def to_all(rank: int) -> GatheredTime | None:
+    found = filled(rank).gather(dst=None)
+    assert found is not None and not found.missing
+    check_filled(found)
+    return found if rank == 0 else None
+
+
 def several_managers(rank: int) -> GatheredTime | None:
     """The rank's order does not matter where tags tell the gathers apart."""
     managers = {tag: TimeManager({tag: [float(rank)]}) for tag in ("a", "b")}
@@ -172,7 +179,7 @@ def own_store_made_anew(rank: int) -> GatheredTime | None:
 
 
 SCENARIOS: list[Scenario] = [
-    differing, summaries, to_rank_1, several_managers, many_parts, one_is_late,
+    differing, summaries, to_rank_1, to_all, several_managers, many_parts, one_is_late,
     after_the_late_one, one_sends_rubbish, others_go_on, own_store,
     own_store_made_anew,
 ]  # fmt: skip
@@ -189,7 +196,7 @@ def run_scenarios(rank: int, port: int, folder: str) -> None:
             found.save(f"{folder}/{scenario.__name__}")
     dist.barrier()
     if rank == 0:
-        tags = {"": 1, "a": 1, "b": 1}
+        tags = ["", "a", "b", "/to/0", "/to/1", "/to/2"]
         left = [store.check([f"my_utils/timing/{tag}/{turn}/{rank}"])
                 for tag in tags for turn in range(1, 12) for rank in range(WORLD)]  # fmt: skip
         Path(folder, "left").write_text(str(sum(left)))
@@ -250,6 +257,7 @@ class TestRanksThatLive:
             own_store,
             own_store_made_anew,
             to_rank_1,
+            to_all,
         ],
     )
     def test_different_names_counts_and_nothing(self, folder: Path, scenario: Scenario) -> None:
@@ -435,7 +443,6 @@ def test_one_rank(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ("arguments", "error", "text"),
     [
         ({"dst": "0"}, TypeError, "dst must be an int"),
-        ({"dst": None}, TypeError, "dst must be an int"),
         ({"dst": -1}, ValueError, "dst must be at least 0"),
         ({"timeout_s": "1"}, TypeError, "timeout_s must be a number of seconds"),
         ({"timeout_s": -1}, ValueError, "timeout_s must be finite and at least 0, not -1"),

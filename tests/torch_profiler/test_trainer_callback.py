@@ -930,3 +930,25 @@ def test_windows_that_are_closed_twice() -> None:
 @pytest.fixture(autouse=True)
 def warnings_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="my_utils")
+
+
+# --- parameters of others ---
+
+
+def test_flops_without_the_device(tmp_path: Path) -> None:
+    options = {**SHORT, "export_key_averages": True, "record_shapes": True}
+    callback = ProfCallback(tmp_path / "out", cpu=True, cuda=False, with_flops=True, **options)
+    trainer(tmp_path, callback, steps=5).train()
+    (folder,) = callback.folders
+    assert "FLOPs" in (folder / "key_averages.txt").read_text()
+    assert count(folder, "aten::embedding") > 0
+    without = ProfCallback(tmp_path / "without", **options)
+    trainer(tmp_path, without, steps=5).train()
+    assert "FLOPs" not in (without.folders[0] / "key_averages.txt").read_text()
+
+
+def test_nothing_to_record_raises() -> None:
+    with pytest.raises(ValueError, match="cpu and cuda must not both be False"):
+        ProfCallback(cpu=False, cuda=False)
+    with pytest.raises(TypeError, match="with_flops must be a bool, not 1"):
+        ProfCallback(with_flops=1)  # type: ignore[arg-type]

@@ -133,7 +133,7 @@ static PyMethodDef inherited_methods[] = {
     {"cuda_aggregates", empty_list, METH_NOARGS, "cuda_aggregates($self)\n--\n\n"},
     {"totals", empty_list, METH_NOARGS, "totals($self)\n--\n\n"},
     {"register_stage", FAST(nothing),
-     "register_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"},
+     "register_stage($self, stage_name, color='blue', domain_name=None, category=None)\n--\n\n"},
     {"__init_subclass__", timer_init_subclass, METH_NOARGS | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };

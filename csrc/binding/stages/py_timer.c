@@ -446,15 +446,21 @@ static PyObject *timer_totals(PyObject *object, PyObject *Py_UNUSED(ignored)) {
 
 static PyObject *timer_register_stage(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                       PyObject *keywords) {
-    static const struct mu_py_signature signature = {"register_stage", start_names, 1,
-                                                     START_ARGUMENTS};
+    enum { CATEGORY = START_ARGUMENTS, ARGUMENTS };
+    static const char *const names[] = {"stage_name", "color", "domain_name", "category", NULL};
+    static const struct mu_py_signature signature = {"register_stage", names, 1, ARGUMENTS};
     struct mu_py_timer *self = (struct mu_py_timer *)object;
-    PyObject *values[START_ARGUMENTS];
+    PyObject *values[ARGUMENTS];
     struct mu_py_name name;
     struct mu_py_appearance appearance;
     if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
         mu_py_name_of(values[START_STAGE], "stage_name", &name) < 0 ||
         mu_py_appearance_of(values[START_COLOR], values[START_DOMAIN], &appearance) < 0) {
+        return NULL;
+    }
+    if (values[CATEGORY] != NULL && values[CATEGORY] != Py_None) {
+        PyErr_SetString(PyExc_TypeError, "register_stage() takes only category=None: the category "
+                                         "of a timer's ranges is its tag");
         return NULL;
     }
     mu_py_gpu_events_register(&self->gpu_events, &name, &appearance);
@@ -626,11 +632,13 @@ PyDoc_STRVAR(totals_doc,
              "(names from the outermost on, count, sum, GPU count, GPU sum) of each path of the\n"
              "whole run, times in ns: what `aggregates` knows in a tenth of the time.");
 PyDoc_STRVAR(register_stage_doc,
-             "register_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"
+             "register_stage($self, stage_name, color='blue', domain_name=None, category=None)\n"
+             "--\n\n"
              "Make a stage's NVTX range known before its first start.\n\n"
              "The first start of a stage registers its name with the tool, which takes some\n"
              "microseconds; this takes them out of the run. Does nothing when no tool listens.\n"
-             "ValueError or TypeError for a color or domain_name that is none.");
+             "ValueError or TypeError for a color or domain_name that is none. The category is\n"
+             "the timer's tag; another one than None raises TypeError.");
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function)), METH_FASTCALL | METH_KEYWORDS
 

@@ -60,6 +60,12 @@ _OF_VERL = {
     "tool_config": "options",
 }
 
+_OF_PROFILE = (
+    "its fields are at the top here: enabled is enable, capture.schedule.steps is steps, and "
+    "capture.windows are roles: {role: {functions: start_profile_names, ranks: ranks_filter, "
+    "micro_batches: [start_mb_selector]}}; CaptureController.arm() takes a window with its own stop"
+)
+
 _Step = _Number | str | _StepsSchema
 _MicroBatches = list[_Number | Literal["first", "last"]]
 
@@ -199,6 +205,8 @@ class _Reader:
             ((name,), f"{name} is {ours} here") for name, ours in _OF_VERL.items()
             if name in self.data
         ]  # fmt: skip
+        if "profile" in self.data:
+            raise self.wrong(("profile",), _OF_PROFILE)
         tools = self.data.get("tool", "none")
         for tool in tools if isinstance(tools, list) else [tools]:
             if tool is None:
