@@ -77,5 +77,5 @@ def test_the_rank_whose_end_ended_the_others(
     how: str, words: str, run_python: RunPython, tmp_path: Path
 ) -> None:
     text = first_words(run_python, tmp_path, how, *TORCHRUN)
-    assert text.startswith(f"ENDED EARLY: {words}")
+    assert f"ENDED EARLY: {words}" in text  # the stages that were open then may come first
     assert "the command ended with exit status 1" in text
