@@ -88,7 +88,7 @@ build: $(VENV)/stamp-build
 # --- the commands ---
 
 demo: build
-	@$(RUN) -m my_utils.demo
+	@$(RUN) -m my_utils demo
 
 # Side by side, for many tests wait for processes of theirs; the tests of a file stay together.
 test: build $(VENV)/stamp-tests

@@ -38,7 +38,7 @@ HOST = (
 
 JUDGE = """
 import sys, time
-from my_utils.replay.inputs import verdict_of
+from my_utils.analysis.replay.inputs import verdict_of
 
 def resident_kib(field):
     with open("/proc/self/status") as status:

@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmarks.harness import Claim, Row
 from my_utils import _core
-from my_utils.log.logger import GlobalLogger
+from my_utils.record.log.logger import GlobalLogger
 from my_utils.run.stages.bucket_layout import Bucket, Layout
 from my_utils.run.stages.buckets import BucketSampler
 

@@ -21,9 +21,9 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 from benchmarks.harness import Claim, take_turns
-from my_utils.clock_sync import client as clock_socket
-from my_utils.clock_sync.star import Refresher, Rendezvous
-from my_utils.clock_sync.synchronizer import ROUNDS
+from my_utils.cluster.clock_sync import client as clock_socket
+from my_utils.cluster.clock_sync.star import Refresher, Rendezvous
+from my_utils.cluster.clock_sync.synchronizer import ROUNDS
 
 ONE_WAY_S = 1e-4
 RANKS_A_HOST = 8

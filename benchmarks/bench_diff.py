@@ -1,9 +1,9 @@
 """How often a comparison of two runs is wrong, beside TraceML's; and how long the bootstrap takes,
 beside arch's and beside one sort.
 
-Half of the pairs of runs are equal, half have 2 % more in one stage (`tests/diff/series.py`).
-TraceML compares the means of all steps with a threshold; what is wrong is an alarm of equal runs,
-or none of those that differ. As a program it prints how often each tool says "slower", by how much
+Half of the pairs of runs are equal, half have 2 % more in one stage
+(`tests/analysis/diff/series.py`). TraceML compares the means of all steps with a threshold; what is
+wrong is an alarm of equal runs, or none of those that differ. As a program it prints how often each tool says "slower", by how much
 it is and how the steps vary, as the table of docs/runs/diff.md:
 
     python -m benchmarks.bench_diff
@@ -18,10 +18,10 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.harness import Claim, NotMeasured, Row
-from my_utils.diff.comparison import compare
-from my_utils.diff.intervals import TRIMMED, drawn_means
-from my_utils.diff.load import RunSteps
-from tests.diff.series import run as one_run
+from my_utils.analysis.diff.comparison import compare
+from my_utils.analysis.diff.intervals import TRIMMED, drawn_means
+from my_utils.analysis.diff.load import RunSteps
+from tests.analysis.diff.series import run as one_run
 
 PAIRS, SMOKE_PAIRS = 100, 4  # of each kind
 LONGER = 0.02

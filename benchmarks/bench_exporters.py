@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.harness import Claim, take_turns
 from my_utils import MyTimer
-from my_utils.exporters import PrometheusExporter, TensorBoardExporter
+from my_utils.record.exporters import PrometheusExporter, TensorBoardExporter
 
 STAGES = [f"stage {number}" for number in range(11)]
 

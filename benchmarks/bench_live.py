@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Claim
-from my_utils import live
+from my_utils.analysis import live
 
 CALLS = 500
 HELD = 1

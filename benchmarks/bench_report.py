@@ -20,7 +20,7 @@ STAGES = [f"stage{number}" for number in range(10)] + ["optimizer"]  # and all_r
 OURS = """
 import sys, time
 import pandas
-from my_utils.report import analyze
+from my_utils.analysis.report import analyze
 
 began = time.perf_counter()
 report = analyze(sys.argv[1])

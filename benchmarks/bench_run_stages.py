@@ -32,7 +32,7 @@ import torch
 from torch import nn
 from benchmarks.harness import take_turns
 from my_utils import _core
-from my_utils.log.logger import GlobalLogger
+from my_utils.record.log.logger import GlobalLogger
 from my_utils.run.stages import names
 from my_utils.run.stages.recorder import arm
 
@@ -97,7 +97,7 @@ import torch
 from torch import nn
 torch.set_num_threads(1)
 if side == "ours":
-    from my_utils.log.logger import GlobalLogger
+    from my_utils.record.log.logger import GlobalLogger
     from my_utils.run.stages.recorder import arm
     arm(lambda: GlobalLogger().setup(tempfile.mkdtemp(), rank=0, console=False) and None)
 elif side == "traceml":

@@ -89,7 +89,7 @@ def store_looks(polls: int) -> list[Claim]:
     except ImportError:
         print("torch is missing: no listening to its store", file=sys.stderr)
         return []
-    from my_utils.capture.on_demand.store import POLL_S, Listener, open_store
+    from my_utils.profilers.capture.on_demand.store import POLL_S, Listener, open_store
 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     listener = Listener(open_store(f"127.0.0.1:{server.port}"), 0, 1, lambda request: None)

@@ -113,7 +113,7 @@ def run_rank(rank: int, port: int, rounds: int, results: Connection) -> None:
 
 
 def gathering(smoke: bool) -> list[Claim]:
-    from my_utils.timing.packed import pack
+    from my_utils.record.timing.packed import pack
 
     if importlib.util.find_spec("torch") is None:
         print("left out: gathering needs torch")
@@ -148,7 +148,7 @@ def gathering(smoke: bool) -> list[Claim]:
 
 def merging(smoke: bool) -> list[Claim]:
     """4,096 summaries of 100 names, made of 16 different ones. Processor time: it is one thread."""
-    from my_utils.timing.packed import Merger, pack
+    from my_utils.record.timing.packed import Merger, pack
 
     kinds = [pack(filled(kind, 100, 10_000), 0, summary=True) for kind in range(2 if smoke else 16)]
     times = []

@@ -76,7 +76,7 @@ def ours(plant: str, steps: int) -> Said:
         command = [sys.executable, "-m", "my_utils.run", "--", *launcher]
         text, seconds = timed([*command, str(SCRIPT), plant, str(steps)], folder)
         logs = str(next(path for path in Path(folder, "logs").iterdir() if not path.is_symlink()))
-        from my_utils.replay.inputs import verdict_of
+        from my_utils.analysis.replay.inputs import verdict_of
 
         first = verdict_of(logs).lines()[0]
         assert first.split("  ")[0][:40] in text, text

@@ -1,7 +1,7 @@
 """Plants a bug in one layer of a GPT-2 and finds it.
 
 Two runs of a transformers GPT-2 with random weights are recorded: one as it should be, and one in
-which the attention of a single layer scales its scores wrongly. `my_utils.diverge` is given
+which the attention of a single layer scales its scores wrongly. `my_utils.tensors.diverge` is given
 the two files and names that layer. Needs `pip install transformers`; downloads nothing.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from my_utils import diverge
 from my_utils.module_hook import ForwardTraceRecorder
+from my_utils.tensors import diverge
 
 LAYERS = 6
 SICK_LAYER = 3

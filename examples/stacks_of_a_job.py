@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 
-from my_utils.process_stacks import own_stacks
+from my_utils.analysis.process_stacks import own_stacks
 
 LIMIT_S = 0.5
 

@@ -1,13 +1,13 @@
-"""Compatibility module; the code is in `my_utils.torch_profiler`."""
+"""Compatibility module; the code is in `my_utils.profilers.torch_profiler`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .torch_profiler.dit_profiler import FlexibleProfiler, create_profiler_context
+    from .profilers.torch_profiler.dit_profiler import FlexibleProfiler, create_profiler_context
 
 __all__ = ["FlexibleProfiler", "create_profiler_context"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "torch_profiler.dit_profiler")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.torch_profiler.dit_profiler")

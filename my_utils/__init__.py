@@ -10,57 +10,20 @@ neither torch nor numpy.
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
     from ._core import HookEvent as HookEvent, timer as timer
-    from .capture.backends import (
-        CaptureBackend as CaptureBackend,
-        CudaProfilerBackend as CudaProfilerBackend,
-        NoOpBackend as NoOpBackend,
-    )
-    from .capture.controller import CaptureController as CaptureController
-    from .capture.forward_profile_hook import ForwardProfilerHook as ForwardProfilerHook
-    from .capture.workers.profile_manager import ProfileManager as ProfileManager
-    from .checksums.batches import ChecksumUtils as ChecksumUtils
-    from .clock_sync.synchronizer import (
+    from .cluster.clock_sync.synchronizer import (
         ClockSynchronizer as ClockSynchronizer,
         SocketClockSynchronizer as SocketClockSynchronizer,
     )
-    from .CtrlRandom.control_random import ControlRandom as ControlRandom
-    from .dumps.dump_utils import (
-        DumpConfig as DumpConfig,
-        DumperSingleton as DumperSingleton,
-        UniversalDumper as UniversalDumper,
-        UniversalLoader as UniversalLoader,
+    from .cluster.etcd.barrier_call import etcd_barrier as etcd_barrier
+    from .cluster.sequence.pad import (
+        pad_for_sequence_parallel as pad_for_sequence_parallel,
+        remove_pad_by_value as remove_pad_by_value,
     )
-    from .dumps.tensor_io import DumpTensorIO as DumpTensorIO
-    from .etcd.barrier_call import etcd_barrier as etcd_barrier
-    from .exporters.targets import (
-        PrometheusExporter as PrometheusExporter,
-        TensorBoardExporter as TensorBoardExporter,
-        WandbExporter as WandbExporter,
-    )
-    from .log.handlers import FlushingFileHandler as FlushingFileHandler
-    from .log.logger import (
-        GlobalLogger as GlobalLogger,
-        SingletonMeta as SingletonMeta,
-        get_global_logger as get_global_logger,
-    )
-    from .memory.gpu_mem_tracker import GPU_Performance_Tracker as GPU_Performance_Tracker
-    from .memory.memory_snapshot import (
-        MemorySnapshotter as MemorySnapshotter,
-        NoOpMemorySnapshotter as NoOpMemorySnapshotter,
-        global_snapshotter as global_snapshotter,
-    )
-    from .memory.oom_restore import (
-        catch_oom as catch_oom,
-        check_oom_flag as check_oom_flag,
-        set_oom_flag as set_oom_flag,
-    )
-    from .modules.debug_layer import DebugLayer as DebugLayer
-    from .modules.module_profiler import ModuleProfiler as ModuleProfiler
     from .musa.cmake_lists_generator import CMakeListsGenerator as CMakeListsGenerator
     from .musa.logger_util import LOGGER as LOGGER
     from .musa.musa_extension import (
@@ -68,43 +31,83 @@ if TYPE_CHECKING:
         MUSAExtension as MUSAExtension,
     )
     from .musa.simple_porting import SimplePorting as SimplePorting
-    from .ncu.analysis import (
+    from .profilers.capture.backends import (
+        CaptureBackend as CaptureBackend,
+        CudaProfilerBackend as CudaProfilerBackend,
+        NoOpBackend as NoOpBackend,
+    )
+    from .profilers.capture.controller import CaptureController as CaptureController
+    from .profilers.capture.forward_profile_hook import ForwardProfilerHook as ForwardProfilerHook
+    from .profilers.capture.workers.profile_manager import ProfileManager as ProfileManager
+    from .profilers.memory.gpu_mem_tracker import GPU_Performance_Tracker as GPU_Performance_Tracker
+    from .profilers.memory.memory_snapshot import (
+        MemorySnapshotter as MemorySnapshotter,
+        NoOpMemorySnapshotter as NoOpMemorySnapshotter,
+        global_snapshotter as global_snapshotter,
+    )
+    from .profilers.memory.oom_restore import (
+        catch_oom as catch_oom,
+        check_oom_flag as check_oom_flag,
+        set_oom_flag as set_oom_flag,
+    )
+    from .profilers.modules.debug_layer import DebugLayer as DebugLayer
+    from .profilers.modules.module_profiler import ModuleProfiler as ModuleProfiler
+    from .profilers.ncu.analysis import (
         analyze_sm_throughput_from_csv as analyze_sm_throughput_from_csv,
         compare_kernel_metrics as compare_kernel_metrics,
     )
-    from .operators.compare_mode import CompareWithCPU as CompareWithCPU
-    from .operators.module_path import (
+    from .profilers.operators.compare_mode import CompareWithCPU as CompareWithCPU
+    from .profilers.operators.module_path import (
         ModuleInfo as ModuleInfo,
         open_module_tracker as open_module_tracker,
     )
-    from .operators.nan_inf_mode import NanInfTracker as NanInfTracker
-    from .operators.single_op import (
+    from .profilers.operators.nan_inf_mode import NanInfTracker as NanInfTracker
+    from .profilers.operators.single_op import (
         compare_for_single_op as compare_for_single_op,
         nan_inf_track_for_single_op as nan_inf_track_for_single_op,
     )
-    from .recordings.module_hook import ForwardTraceRecorder as ForwardTraceRecorder
-    from .recordings.recording import TraceTensorMeta as TraceTensorMeta
-    from .run.attach import auto as auto
-    from .sequence.pad import (
-        pad_for_sequence_parallel as pad_for_sequence_parallel,
-        remove_pad_by_value as remove_pad_by_value,
+    from .profilers.sweep.decorator import parametrize_shapes as parametrize_shapes
+    from .profilers.torch_profiler.decorator import (
+        profiler as profiler,
+        step_profiler as step_profiler,
     )
-    from .stages.timers import (
+    from .profilers.torch_profiler.dit_profiler import (
+        FlexibleProfiler as FlexibleProfiler,
+        create_profiler_context as create_profiler_context,
+    )
+    from .profilers.torch_profiler.profiler_wrapper import ProfilerWrapper as ProfilerWrapper
+    from .profilers.torch_profiler.trainer_callback import ProfCallback as ProfCallback
+    from .record.exporters.targets import (
+        PrometheusExporter as PrometheusExporter,
+        TensorBoardExporter as TensorBoardExporter,
+        WandbExporter as WandbExporter,
+    )
+    from .record.log.handlers import FlushingFileHandler as FlushingFileHandler
+    from .record.log.logger import (
+        GlobalLogger as GlobalLogger,
+        SingletonMeta as SingletonMeta,
+        get_global_logger as get_global_logger,
+    )
+    from .record.stages.timers import (
         DebuggingEvent as DebuggingEvent,
         MyTimer as MyTimer,
         NoOpMyTimer as NoOpMyTimer,
         global_timer as global_timer,
     )
-    from .sweep.decorator import parametrize_shapes as parametrize_shapes
-    from .timing.gathered import ProfiledTime as ProfiledTime
-    from .timing.manager import TimeManager as TimeManager, timer_wrap as timer_wrap
-    from .torch_profiler.decorator import profiler as profiler, step_profiler as step_profiler
-    from .torch_profiler.dit_profiler import (
-        FlexibleProfiler as FlexibleProfiler,
-        create_profiler_context as create_profiler_context,
+    from .record.timing.gathered import ProfiledTime as ProfiledTime
+    from .record.timing.manager import TimeManager as TimeManager, timer_wrap as timer_wrap
+    from .run.attach import auto as auto
+    from .tensors.checksums.batches import ChecksumUtils as ChecksumUtils
+    from .tensors.dumps.dump_utils import (
+        DumpConfig as DumpConfig,
+        DumperSingleton as DumperSingleton,
+        UniversalDumper as UniversalDumper,
+        UniversalLoader as UniversalLoader,
     )
-    from .torch_profiler.profiler_wrapper import ProfilerWrapper as ProfilerWrapper
-    from .torch_profiler.trainer_callback import ProfCallback as ProfCallback
+    from .tensors.dumps.tensor_io import DumpTensorIO as DumpTensorIO
+    from .tensors.random_states.control_random import ControlRandom as ControlRandom
+    from .tensors.recordings.module_hook import ForwardTraceRecorder as ForwardTraceRecorder
+    from .tensors.recordings.recording import TraceTensorMeta as TraceTensorMeta
     from .trace.csv2trace import csv_to_trace as csv_to_trace
 
 __version__ = "0.1.0"
@@ -123,56 +126,56 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CtrlRandom.control_random": ("ControlRandom",),
+    "tensors.random_states.control_random": ("ControlRandom",),
     "_core": (
         "HookEvent",
         "timer",
     ),
-    "capture.backends": (
+    "profilers.capture.backends": (
         "CaptureBackend",
         "CudaProfilerBackend",
         "NoOpBackend",
     ),
-    "capture.controller": ("CaptureController",),
-    "capture.forward_profile_hook": ("ForwardProfilerHook",),
-    "capture.workers.profile_manager": ("ProfileManager",),
-    "checksums.batches": ("ChecksumUtils",),
-    "clock_sync.synchronizer": (
+    "profilers.capture.controller": ("CaptureController",),
+    "profilers.capture.forward_profile_hook": ("ForwardProfilerHook",),
+    "profilers.capture.workers.profile_manager": ("ProfileManager",),
+    "tensors.checksums.batches": ("ChecksumUtils",),
+    "cluster.clock_sync.synchronizer": (
         "ClockSynchronizer",
         "SocketClockSynchronizer",
     ),
-    "dumps.dump_utils": (
+    "tensors.dumps.dump_utils": (
         "DumpConfig",
         "DumperSingleton",
         "UniversalDumper",
         "UniversalLoader",
     ),
-    "dumps.tensor_io": ("DumpTensorIO",),
-    "etcd.barrier_call": ("etcd_barrier",),
-    "exporters.targets": (
+    "tensors.dumps.tensor_io": ("DumpTensorIO",),
+    "cluster.etcd.barrier_call": ("etcd_barrier",),
+    "record.exporters.targets": (
         "PrometheusExporter",
         "TensorBoardExporter",
         "WandbExporter",
     ),
-    "log.handlers": ("FlushingFileHandler",),
-    "log.logger": (
+    "record.log.handlers": ("FlushingFileHandler",),
+    "record.log.logger": (
         "GlobalLogger",
         "SingletonMeta",
         "get_global_logger",
     ),
-    "memory.gpu_mem_tracker": ("GPU_Performance_Tracker",),
-    "memory.memory_snapshot": (
+    "profilers.memory.gpu_mem_tracker": ("GPU_Performance_Tracker",),
+    "profilers.memory.memory_snapshot": (
         "MemorySnapshotter",
         "NoOpMemorySnapshotter",
         "global_snapshotter",
     ),
-    "memory.oom_restore": (
+    "profilers.memory.oom_restore": (
         "catch_oom",
         "check_oom_flag",
         "set_oom_flag",
     ),
-    "modules.debug_layer": ("DebugLayer",),
-    "modules.module_profiler": ("ModuleProfiler",),
+    "profilers.modules.debug_layer": ("DebugLayer",),
+    "profilers.modules.module_profiler": ("ModuleProfiler",),
     "musa.cmake_lists_generator": ("CMakeListsGenerator",),
     "musa.logger_util": ("LOGGER",),
     "musa.musa_extension": (
@@ -180,49 +183,49 @@ _HOMES = {
         "MUSAExtension",
     ),
     "musa.simple_porting": ("SimplePorting",),
-    "ncu.analysis": (
+    "profilers.ncu.analysis": (
         "analyze_sm_throughput_from_csv",
         "compare_kernel_metrics",
     ),
-    "operators.compare_mode": ("CompareWithCPU",),
-    "operators.module_path": (
+    "profilers.operators.compare_mode": ("CompareWithCPU",),
+    "profilers.operators.module_path": (
         "ModuleInfo",
         "open_module_tracker",
     ),
-    "operators.nan_inf_mode": ("NanInfTracker",),
-    "operators.single_op": (
+    "profilers.operators.nan_inf_mode": ("NanInfTracker",),
+    "profilers.operators.single_op": (
         "compare_for_single_op",
         "nan_inf_track_for_single_op",
     ),
-    "recordings.module_hook": ("ForwardTraceRecorder",),
-    "recordings.recording": ("TraceTensorMeta",),
+    "tensors.recordings.module_hook": ("ForwardTraceRecorder",),
+    "tensors.recordings.recording": ("TraceTensorMeta",),
     "run.attach": ("auto",),
-    "sequence.pad": (
+    "cluster.sequence.pad": (
         "pad_for_sequence_parallel",
         "remove_pad_by_value",
     ),
-    "stages.timers": (
+    "record.stages.timers": (
         "DebuggingEvent",
         "MyTimer",
         "NoOpMyTimer",
         "global_timer",
     ),
-    "sweep.decorator": ("parametrize_shapes",),
-    "timing.gathered": ("ProfiledTime",),
-    "timing.manager": (
+    "profilers.sweep.decorator": ("parametrize_shapes",),
+    "record.timing.gathered": ("ProfiledTime",),
+    "record.timing.manager": (
         "TimeManager",
         "timer_wrap",
     ),
-    "torch_profiler.decorator": (
+    "profilers.torch_profiler.decorator": (
         "profiler",
         "step_profiler",
     ),
-    "torch_profiler.dit_profiler": (
+    "profilers.torch_profiler.dit_profiler": (
         "FlexibleProfiler",
         "create_profiler_context",
     ),
-    "torch_profiler.profiler_wrapper": ("ProfilerWrapper",),
-    "torch_profiler.trainer_callback": ("ProfCallback",),
+    "profilers.torch_profiler.profiler_wrapper": ("ProfilerWrapper",),
+    "profilers.torch_profiler.trainer_callback": ("ProfCallback",),
     "trace.csv2trace": ("csv_to_trace",),
 }
 

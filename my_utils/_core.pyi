@@ -21,7 +21,7 @@ from typing import (
 
 from typing_extensions import disjoint_base
 
-from .capture.spec import CaptureSpec
+from .profilers.capture.spec import CaptureSpec
 
 _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -457,7 +457,7 @@ def tensor_hash(tensors: list[Any] | tuple[Any, ...], /) -> list[TensorDigest]: 
 @overload
 def tensor_hash(tensors: Any, /) -> TensorDigest: ...
 
-# For my_utils.dumps: pieces of memory to an open file.
+# For my_utils.tensors.dumps: pieces of memory to an open file.
 def write_memory(fd: int, addresses: tuple[int, ...], sizes: tuple[int, ...], /) -> None: ...
 
 # For my_utils.tensors.dtensor: states and accumulators are 64-bit numbers.

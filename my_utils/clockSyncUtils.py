@@ -1,12 +1,12 @@
-"""Compatibility module; the code is in `my_utils.clock_sync`."""
+"""Compatibility module; the code is in `my_utils.cluster.clock_sync`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .clock_sync import (
+    from .cluster.clock_sync import (
         ClockOffset,
         ClockServer,
         ClockSyncError,
@@ -22,4 +22,4 @@ __all__ = [
     "SocketClockSynchronizer",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "clock_sync")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "cluster.clock_sync")

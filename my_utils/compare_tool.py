@@ -1,12 +1,12 @@
-"""Compatibility module; the code is in `my_utils.operators`."""
+"""Compatibility module; the code is in `my_utils.profilers.operators`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .operators import (
+    from .profilers.operators import (
         CompareError,
         CompareWithCPU,
         ModuleInfo,
@@ -34,4 +34,4 @@ __all__ = [
     "open_module_tracker",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "operators")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.operators")

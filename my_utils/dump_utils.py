@@ -1,12 +1,12 @@
-"""Compatibility module; the code is in `my_utils.dumps`."""
+"""Compatibility module; the code is in `my_utils.tensors.dumps`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .dumps import (
+    from .tensors.dumps import (
         DumpConfig,
         DumpError,
         DumperSingleton,
@@ -26,4 +26,4 @@ __all__ = [
     "UniversalLoader",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "dumps")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "tensors.dumps")

@@ -1,13 +1,13 @@
-"""Compatibility module; the code is in `my_utils.memory`."""
+"""Compatibility module; the code is in `my_utils.profilers.memory`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .memory import GPU_Performance_Tracker, Peak
+    from .profilers.memory import GPU_Performance_Tracker, Peak
 
 __all__ = ["GPU_Performance_Tracker", "Peak"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "memory")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.memory")

@@ -1,13 +1,13 @@
-"""Compatibility module; the code is in `my_utils.log`."""
+"""Compatibility module; the code is in `my_utils.record.log`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .log import FlushingFileHandler, GlobalLogger, SingletonMeta, get_global_logger
+    from .record.log import FlushingFileHandler, GlobalLogger, SingletonMeta, get_global_logger
 
 __all__ = ["FlushingFileHandler", "GlobalLogger", "SingletonMeta", "get_global_logger"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "log")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "record.log")

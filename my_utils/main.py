@@ -3,6 +3,6 @@
 >>> from my_utils.main import ProfCallback  # doctest: +SKIP
 """
 
-from .torch_profiler.trainer_callback import ProfCallback
+from .profilers.torch_profiler.trainer_callback import ProfCallback
 
 __all__ = ["ProfCallback"]

@@ -1,13 +1,17 @@
-"""Compatibility module; the code is in `my_utils.memory`."""
+"""Compatibility module; the code is in `my_utils.profilers.memory`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .memory.memory_snapshot import MemorySnapshotter, NoOpMemorySnapshotter, global_snapshotter
+    from .profilers.memory.memory_snapshot import (
+        MemorySnapshotter,
+        NoOpMemorySnapshotter,
+        global_snapshotter,
+    )
 
 __all__ = ["MemorySnapshotter", "NoOpMemorySnapshotter", "global_snapshotter"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "memory.memory_snapshot")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.memory.memory_snapshot")

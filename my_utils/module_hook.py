@@ -1,12 +1,12 @@
-"""Compatibility module; the code is in `my_utils.recordings`."""
+"""Compatibility module; the code is in `my_utils.tensors.recordings`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .recordings import (
+    from .tensors.recordings import (
         ForwardTraceRecorder,
         ModuleInfo,
         Recording,
@@ -26,4 +26,4 @@ __all__ = [
     "TraceTensorMeta",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "recordings")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "tensors.recordings")

@@ -1,12 +1,12 @@
-"""Compatibility module; the code is in `my_utils.ncu`."""
+"""Compatibility module; the code is in `my_utils.profilers.ncu`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .ncu import (
+    from .profilers.ncu import (
         NcuCsvError,
         NcuCsvWarning,
         analyze_sm_throughput_from_csv,
@@ -22,7 +22,7 @@ __all__ = [
     "main",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "ncu")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.ncu")
 
 if __name__ == "__main__":
     raise SystemExit(__getattr__("main")())

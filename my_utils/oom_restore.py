@@ -1,13 +1,13 @@
-"""Compatibility module; the code is in `my_utils.memory`."""
+"""Compatibility module; the code is in `my_utils.profilers.memory`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .memory.oom_restore import catch_oom, check_oom_flag, set_oom_flag
+    from .profilers.memory.oom_restore import catch_oom, check_oom_flag, set_oom_flag
 
 __all__ = ["catch_oom", "check_oom_flag", "set_oom_flag"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "memory.oom_restore")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.memory.oom_restore")

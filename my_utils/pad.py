@@ -1,13 +1,13 @@
-"""Compatibility module; the code is in `my_utils.sequence`."""
+"""Compatibility module; the code is in `my_utils.cluster.sequence`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .sequence.pad import pad_for_sequence_parallel, remove_pad_by_value
+    from .cluster.sequence.pad import pad_for_sequence_parallel, remove_pad_by_value
 
 __all__ = ["pad_for_sequence_parallel", "remove_pad_by_value"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "sequence.pad")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "cluster.sequence.pad")

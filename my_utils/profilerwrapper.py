@@ -1,13 +1,13 @@
-"""Compatibility module; the code is in `my_utils.torch_profiler`."""
+"""Compatibility module; the code is in `my_utils.profilers.torch_profiler`."""
 
 from __future__ import annotations
 
-from .common.faces import lazy_names
+from .core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .torch_profiler.profiler_wrapper import ProfilerWrapper
+    from .profilers.torch_profiler.profiler_wrapper import ProfilerWrapper
 
 __all__ = ["ProfilerWrapper"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "torch_profiler.profiler_wrapper")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.torch_profiler.profiler_wrapper")

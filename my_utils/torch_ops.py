@@ -20,7 +20,7 @@ torch.Size([2])
 RuntimeError on import where torch is older than 2.10.
 """
 
-from .common.extras import needs_torch
+from .core.extras import needs_torch
 from .tensors.torch_ops import register
 
 with needs_torch("my_utils.torch_ops"):

@@ -51,6 +51,6 @@ def test_examples_of(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_main_modules_have_examples() -> None:
     finder = Finder(exclude_empty=True)
-    for name in ("my_utils.log.logger", "my_utils.stages.timers"):
+    for name in ("my_utils.record.log.logger", "my_utils.record.stages.timers"):
         found = finder.find(importlib.import_module(name))
         assert sum(bool(test.examples) for test in found) >= 3, name

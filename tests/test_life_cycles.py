@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import my_utils
-from my_utils.capture.hooks import attach
+from my_utils.profilers.capture.hooks import attach
 from my_utils.profiling import backends
 from my_utils.profiling.backends import CaptureBackend, MultiBackend
 

@@ -110,8 +110,9 @@ def test_annotations_can_be_resolved(name: str) -> None:
 
 def test_annotations_cost_no_import() -> None:
     code = (
-        "import sys; from my_utils import capture, csv2trace, log, timing; capture.listen, "
-        "csv2trace.convert, log.GlobalLogger, timing.TimeData, capture.Request; "
+        "import sys; from my_utils import csv2trace, logger, timing; "
+        "from my_utils.profilers import capture; capture.listen, "
+        "csv2trace.convert, logger.GlobalLogger, timing.TimeData, capture.Request; "
         "print(sorted({'torch', 'numpy', 'pandas', 'decimal', 'matplotlib'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,20 +16,20 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from my_utils.capture.on_demand.control_data import CaptureData
+from my_utils.analysis.diff.command import DiffData
+from my_utils.analysis.diff.result import DifferenceData, IntervalData
+from my_utils.analysis.live.result import HangData, LastCallData, SnapshotData
+from my_utils.analysis.live.stacks import LiveData
+from my_utils.analysis.process_stacks.command import ProfileData
+from my_utils.analysis.report.data import ReportData, SumsData
+from my_utils.analysis.verdict.result import VerdictData
+from my_utils.analysis.why.hang import WhyData
 from my_utils.cli.env import EnvironmentData
-from my_utils.diff.command import DiffData
-from my_utils.diff.result import DifferenceData, IntervalData
-from my_utils.diverge.result import ReportData as DivergeData
-from my_utils.live.result import HangData, LastCallData, SnapshotData
-from my_utils.live.stacks import LiveData
-from my_utils.ncu.analysis import ComparedKernelsData, KernelsData
-from my_utils.process_stacks.command import ProfileData
-from my_utils.report.data import ReportData, SumsData
+from my_utils.profilers.capture.on_demand.control_data import CaptureData
+from my_utils.profilers.ncu.analysis import ComparedKernelsData, KernelsData
+from my_utils.tensors.diverge.result import ReportData as DivergeData
 from my_utils.trace.csv2trace import SummaryData
 from my_utils.trace.timeline import Span
-from my_utils.verdict.result import VerdictData
-from my_utils.why.hang import WhyData
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schema"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

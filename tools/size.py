@@ -104,10 +104,12 @@ def main() -> int:
         lines, files = lines_of(ROOT / name, *suffixes)
         print(f"{name:<28}{lines:>8,}{files:>7}")
     print(f"\n{'package':<28}{'lines':>8}{'files':>7}")
-    for folder in sorted(path for path in (ROOT / "my_utils").iterdir() if path.is_dir()):
+    package = ROOT / "my_utils"
+    for folder in sorted([*package.glob("*/"), *package.glob("*/*/")]):
         lines, files = lines_of(folder, ".py")
         if files:
-            print(f"{folder.name:<28}{lines:>8,}{files:>7}")
+            indented = "  " * (folder.parent != package) + folder.name
+            print(f"{indented:<28}{lines:>8,}{files:>7}")
     python = Python(ROOT, "my_utils")
     print()
     for name, value in python.measures().items():

@@ -1,1 +1,1 @@
-"""Saves and restores the random states of a run."""
+"""Compatibility package; the code is in `my_utils.tensors.random_states`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..common.faces import lazy_names
+from ..core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

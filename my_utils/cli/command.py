@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ..common.command_line import (
+from ..core.command_line import (
     EXIT_USAGE,
     CommandParser,
     closest,
@@ -73,7 +73,7 @@ def _start(command: Command, rest: list[str]) -> int:
 
 def load(command: Command) -> ModuleType:
     """The module of the command. ImportError names the extra where a package is missing."""
-    from ..common.extras import needs_torch
+    from ..core.extras import needs_torch
 
     with needs_torch(f"my_utils {' '.join(command.words)}"):
         return importlib.import_module(f"my_utils.{command.module}")

@@ -7,7 +7,7 @@ my_utils completion fish > ~/.config/fish/completions/my_utils.fish
 
 from __future__ import annotations
 
-from ..common.command_line import CommandParser, fail, parser
+from ..core.command_line import CommandParser, fail, parser
 from .command import load, top_parser
 from .table import COMMANDS, Command
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shtab() -> Any:
-    from ..common.extras import require
+    from ..core.extras import require
 
     return require("shtab", "completion")
 

@@ -14,9 +14,9 @@ import sys
 from importlib import metadata
 from typing import Final, Literal, TypedDict
 
-from ..common.command_line import CommandParser, add_json, add_quiet, parser, run_cli
-from ..common.terminal import wants_color
-from ..run_files.newest import find_run
+from ..core.command_line import CommandParser, add_json, add_quiet, parser, run_cli
+from ..core.run_files.newest import find_run
+from ..core.terminal import wants_color
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

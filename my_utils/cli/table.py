@@ -18,21 +18,31 @@ class Command:
 
 COMMANDS = (
     Command("run", "run.command", "run an unchanged training script and time its stages"),
-    Command("why", "why.command", "show where a run loses time, and on which rank"),
-    Command("report", "report.command", "write a page about a run: ranks, stages and steps"),
-    Command("diff", "diff.command", "compare the speed of two runs, by stage and rank"),
-    Command("live", "live.command", "show what the ranks of a job do now, and which one hangs"),
+    Command("why", "analysis.why.command", "show where a run loses time, and on which rank"),
+    Command(
+        "report", "analysis.report.command", "write a page about a run: ranks, stages and steps"
+    ),
+    Command("diff", "analysis.diff.command", "compare the speed of two runs, by stage and rank"),
+    Command(
+        "live", "analysis.live.command", "show what the ranks of a job do now, and which one hangs"
+    ),
     Command("trace", "trace.csv2trace", "write a trace of a run for Perfetto"),
     Command("timeline", "trace.timeline", "draw a few steps of a run"),
-    Command("diverge", "diverge.compare", "find the first module at which two recordings differ"),
-    Command("capture", "capture.on_demand.command", "capture a few steps of a running job"),
-    Command("ncu", "ncu.analysis", "summarize or compare results of Nsight Compute"),
-    Command("demo", "demo.command", "train a small GPT on two ranks and show where the time goes"),
+    Command(
+        "diverge", "tensors.diverge.compare", "find the first module at which two recordings differ"
+    ),
+    Command(
+        "capture", "profilers.capture.on_demand.command", "capture a few steps of a running job"
+    ),
+    Command("ncu", "profilers.ncu.analysis", "summarize or compare results of Nsight Compute"),
+    Command(
+        "demo", "cli.demo.command", "train a small GPT on two ranks and show where the time goes"
+    ),
     Command("port cuda", "musa.simple_porting", "rewrite a folder of CUDA sources for MUSA or HIP"),
     Command("port scripts", "musa.converter", "rewrite Python scripts that use CUDA for MUSA"),
     Command("env", "cli.env", "show versions, installed packages, and the newest run"),
     Command("completion", "cli.completion", "print the completion script of bash, zsh or fish"),
-)  # fmt: skip
+)
 
 # What users may type instead of a command, and the command.
 OLD_NAMES = {

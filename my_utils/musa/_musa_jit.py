@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..common.files import atomic_write
+from ..core.files import atomic_write
 
 # Modules loaded in this process: by name, the key of each build, in order.
 _loaded: dict[str, list[str]] = {}

@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from ..common.extras import require
+from ..core.extras import require
 
 # What hipify would lose stands as a character of nobody's while it works.
 CARRIAGE_RETURN = "\ue00d"

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..common.files import atomic_write
+from ..core.files import atomic_write
 from ._port_tree import MARKER, Entry, Plan
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..common.arguments import check_int
+from ..core.arguments import check_int
 from . import _rules
 
 StrPath = str | os.PathLike[str]

@@ -14,9 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..common.arguments import check_bool, check_str, check_str_or_none
-from ..common.files import atomic_write
-from ..common.reprs import short_repr
+from ..core.arguments import check_bool, check_str, check_str_or_none
+from ..core.files import atomic_write
+from ..core.reprs import short_repr
 
 __all__ = ["CMakeListsGenerator"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 
-from ..log.handlers import ConsoleHandler
+from ..record.log.handlers import ConsoleHandler
 
 __all__ = ["LOGGER"]
 

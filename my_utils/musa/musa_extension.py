@@ -24,9 +24,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..common.arguments import check_bool
-from ..common.extras import needs_torch
-from ..common.reprs import short_repr
+from ..core.arguments import check_bool
+from ..core.extras import needs_torch
+from ..core.reprs import short_repr
 from . import _toolkit
 from ._musa_jit import load, load_inline
 

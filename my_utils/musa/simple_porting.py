@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..common.arguments import check_bool
-from ..common.command_line import CommandParser, add_quiet, fail, parser, run_cli
-from ..common.outputs import open_output
-from ..common.progress import Progress
-from ..common.reprs import short_repr
-from ..common.terminal import ProgressBar, progress_bar
+from ..core.arguments import check_bool
+from ..core.command_line import CommandParser, add_quiet, fail, parser, run_cli
+from ..core.outputs import open_output
+from ..core.progress import Progress
+from ..core.reprs import short_repr
+from ..core.terminal import ProgressBar, progress_bar
 from . import _porting_arguments as checked, _rules
 from ._port_context import is_reported
 from ._port_file import Unreadable, diffs_of, ported_pieces

@@ -7,7 +7,7 @@ The names below load on first use.
 
 from __future__ import annotations
 
-from ..common.faces import lazy_names
+from ..core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
-"""Compatibility module; the code is in `my_utils.capture`."""
+"""Compatibility module; the code is in `my_utils.profilers.capture`."""
 
 from __future__ import annotations
 
-from ..common.faces import lazy_names
+from ..core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..capture.backends import (
+    from ..profilers.capture.backends import (
         TOOLS,
         CaptureBackend,
         CudaProfilerBackend,
@@ -28,4 +28,4 @@ __all__ = [
     "make_backend",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "capture.backends")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.capture.backends")

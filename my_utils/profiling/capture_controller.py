@@ -1,21 +1,21 @@
-"""Compatibility module; the code is in `my_utils.capture`."""
+"""Compatibility module; the code is in `my_utils.profilers.capture`."""
 
 from __future__ import annotations
 
-from ..common.faces import lazy_names
+from ..core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .._core import HookEvent
-    from ..capture.controller import CaptureController, CaptureState
-    from ..capture.hooks import (
+    from ..profilers.capture.controller import CaptureController, CaptureState
+    from ..profilers.capture.hooks import (
         attach,
         capture_hook,
         default_controller,
         set_default_controller,
         set_position,
     )
-    from ..capture.spec import CaptureSpec, StopPolicy
+    from ..profilers.capture.spec import CaptureSpec, StopPolicy
 
 __all__ = [
     "CaptureController",
@@ -33,12 +33,12 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     __all__,
-    "capture.hooks",
+    "profilers.capture.hooks",
     {
-        "CaptureController": "capture.controller",
-        "CaptureSpec": "capture.spec",
-        "CaptureState": "capture.controller",
+        "CaptureController": "profilers.capture.controller",
+        "CaptureSpec": "profilers.capture.spec",
+        "CaptureState": "profilers.capture.controller",
         "HookEvent": "_core",
-        "StopPolicy": "capture.spec",
+        "StopPolicy": "profilers.capture.spec",
     },
 )

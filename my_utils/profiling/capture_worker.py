@@ -1,13 +1,13 @@
-"""Compatibility module; the code is in `my_utils.capture.workers`."""
+"""Compatibility module; the code is in `my_utils.profilers.capture.workers`."""
 
 from __future__ import annotations
 
-from ..common.faces import lazy_names
+from ..core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..capture.workers.worker import CaptureWorker, arm_capture, capture_outcomes
+    from ..profilers.capture.workers.worker import CaptureWorker, arm_capture, capture_outcomes
 
 __all__ = ["CaptureWorker", "arm_capture", "capture_outcomes"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "capture.workers.worker")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.capture.workers.worker")

@@ -1,12 +1,12 @@
-"""Compatibility module; the code is in `my_utils.torch_profiler`."""
+"""Compatibility module; the code is in `my_utils.profilers.torch_profiler`."""
 
 from __future__ import annotations
 
-from ..common.faces import lazy_names
+from ..core.faces import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..torch_profiler.decorator import (
+    from ..profilers.torch_profiler.decorator import (
         ProfilerOptions,
         add_profiler_args,
         profiler,
@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ProfilerOptions", "add_profiler_args", "profiler", "profiler_options", "step_profiler"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "torch_profiler.decorator")
+__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.torch_profiler.decorator")

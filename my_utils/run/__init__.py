@@ -8,7 +8,7 @@ there. docs/runs/run-without-an-edit.md describes it.
 
 from __future__ import annotations
 
-from ..common.faces import lazy_names
+from ..core.faces import lazy_names
 
 TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..diff.command import difference_of
+from ..analysis.diff.command import difference_of
 from .closing import print_lines
 
 Record = Callable[[Sequence[str], Path], int]  # runs a command into a folder; its status

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..common.ranks import boot_id, process_began_s
-from ..common.store import default_store
-from ..common.trusted_open import is_own_folder, open_without_waiting, own_temporary_folder
-from ..common.warnings import warn_once
+from ..core.ranks import boot_id, process_began_s
+from ..core.store import default_store
+from ..core.trusted_open import is_own_folder, open_without_waiting, own_temporary_folder
+from ..core.warnings import warn_once
 from .environment import DIR, ID, REPORT
 from .folder import RUNS, drop_if_empty, reserve_somewhere
 

@@ -14,18 +14,18 @@ import time
 from pathlib import Path
 
 from .. import _core
-from ..common.identity import (
+from ..core.identity import (
     Identity,
     attempt_from_environment,
     rank_from_environment,
     watch_identity,
     world_size_from_environment,
 )
-from ..common.process_end import call_at_end
-from ..common.ranks import distributed
-from ..common.warnings import warn_once
-from ..log.handlers import FallbackHandler
-from ..log.logger import LOGGER_NAME, GlobalLogger
+from ..core.process_end import call_at_end
+from ..core.ranks import distributed
+from ..core.warnings import warn_once
+from ..record.log.handlers import FallbackHandler
+from ..record.log.logger import LOGGER_NAME, GlobalLogger
 from .agreement import Place, agree, given_place, new_place
 from .environment import REPORT, is_on, mark_process_tree, reach
 from .folder import complete_run_file, name_of_run, point_latest
@@ -80,7 +80,7 @@ def torch_is_ready() -> None:
         return  # or another module of that name
     _process.armed = True
     try:
-        from ..stages.unwritten import has_been_read
+        from ..record.stages.unwritten import has_been_read
         from .stages.recorder import arm
 
         has_been_read()  # a process that never trains writes nothing, and that is meant

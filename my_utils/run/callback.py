@@ -11,9 +11,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..common.arguments import check_path
-from ..common.ranks import current_rank, world_size
-from ..log.logger import GlobalLogger
+from ..core.arguments import check_path
+from ..core.ranks import current_rank, world_size
+from ..record.log.logger import GlobalLogger
 
 if TYPE_CHECKING:
     from .stages.recorder import Recorder

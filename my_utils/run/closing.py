@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..common.ranges import as_ranges, ranges_text
-from ..run_files.files import FLIGHTS_FOLDER
+from ..core.ranges import as_ranges, ranges_text
+from ..core.run_files.files import FLIGHTS_FOLDER
 from .folder import read_run_file
 from .report_file import Reported
 
@@ -95,8 +95,8 @@ def _standstill_lines(places: Sequence[str]) -> list[str]:
     if folder is None:
         return []
     try:
-        from ..live.collectives import find_collectives
-        from ..live.view import collective_lines, visible
+        from ..analysis.live.collectives import find_collectives
+        from ..analysis.live.view import collective_lines, visible
 
         found = find_collectives(folder, ())
         return [visible(line) for line in collective_lines(found, ())] if found.causes else []
@@ -106,7 +106,7 @@ def _standstill_lines(places: Sequence[str]) -> list[str]:
 
 def _judged_lines(places: Sequence[str]) -> list[str]:
     try:
-        from ..replay.inputs import verdict_of
+        from ..analysis.replay.inputs import verdict_of
 
         return list(verdict_of(list(places)).lines(_width()))
     except Exception as error:

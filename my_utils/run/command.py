@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from ..common.command_line import CommandParser, fail, parser
-from ..common.ranges import checked, parse_ranks
+from ..core.command_line import CommandParser, fail, parser
+from ..core.ranges import checked, parse_ranks
 from . import in_process
 from .agreement import Place, given_place, launcher_began_s
 from .closing import closing_lines, print_lines
@@ -371,7 +371,7 @@ def _announce(place: Place, script: str | None, command: Sequence[str]) -> None:
 
 def _ask_for_capture(place: Place, ranks: frozenset[int]) -> None:
     """Leaves the request in the run's folder, where its ranks find it when they begin."""
-    from ..capture.on_demand.command import request_capture
+    from ..profilers.capture.on_demand.command import request_capture
 
     try:
         request_capture(

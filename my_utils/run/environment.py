@@ -23,7 +23,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..common.environment import read_switch
+from ..core.environment import read_switch
 
 DIR = "MY_UTILS_RUN_DIR"
 ID = "MY_UTILS_RUN_ID"

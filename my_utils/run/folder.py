@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..common.bounded_read import read_whole
-from ..common.files import atomic_write
-from ..common.trusted_open import own_temporary_folder
+from ..core.bounded_read import read_whole
+from ..core.files import atomic_write
+from ..core.trusted_open import own_temporary_folder
 
 RUNS = "logs"
 LATEST = "latest"
@@ -112,7 +112,7 @@ def write_run_file(folder: Path, about: Mapping[str, object]) -> None:
 
 def read_run_file(folder: Path) -> dict[str, Any]:
     """What run.json says. OSError if it cannot be read, ValueError where it is damaged."""
-    from ..common.checked_json import object_of  # a training reads it once, at its end
+    from ..core.checked_json import object_of  # a training reads it once, at its end
 
     return object_of(read_whole(folder / RUN_FILE, RUN_FILE_BYTES_MAX, "a run's file")[0])
 

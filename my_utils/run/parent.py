@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, TracebackType
 
-from ..common.command_line import fail
+from ..core.command_line import fail
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # A terminal sends these to all of its foreground group, the child included.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..common.trusted_open import open_without_waiting
+from ..core.trusted_open import open_without_waiting
 from .environment import REPORT
 
 _BYTES_MAX = 64 << 20

@@ -12,10 +12,10 @@ import contextlib
 from urllib.parse import quote, unquote
 
 from .. import _core
-from ..common.printable import printable
-from ..common.ranges import rank_ranges
-from ..common.trusted_open import open_without_waiting
-from ..run_files.row_metadata import metadata_pairs, whole_number
+from ..core.printable import printable
+from ..core.ranges import rank_ranges
+from ..core.run_files.row_metadata import metadata_pairs, whole_number
+from ..core.trusted_open import open_without_waiting
 from .inputs import FileSet, Part, Record
 
 TYPE_CHECKING = False

@@ -7,7 +7,7 @@ import threading
 import webbrowser
 from pathlib import Path
 
-from ..common.command_line import say
+from ..core.command_line import say
 
 UI = "https://ui.perfetto.dev"
 PORT = 9001  # the only one that the UI's content policy lets a page on 127.0.0.1 have

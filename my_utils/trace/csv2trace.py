@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal, TypedDict
 
 from .. import _core
-from ..common.command_line import (
+from ..core.command_line import (
     CommandParser,
     add_json,
     add_logs,
@@ -34,11 +34,11 @@ from ..common.command_line import (
     run_cli,
     say,
 )
-from ..common.outputs import check_suffix, is_stream, open_output
-from ..common.printable import printable
-from ..common.progress import Progress
-from ..common.public import public
-from ..run_files.newest import found_logs
+from ..core.outputs import check_suffix, is_stream, open_output
+from ..core.printable import printable
+from ..core.progress import Progress
+from ..core.public import public
+from ..core.run_files.newest import found_logs
 from .inputs import FileSet, InputError, Inputs, Part, Record
 
 TYPE_CHECKING = False

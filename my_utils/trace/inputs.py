@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from .. import _core
-from ..common.trusted_open import open_without_waiting
-from ..run_files.pointers import follow_pointer
+from ..core.run_files.pointers import follow_pointer
+from ..core.trusted_open import open_without_waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

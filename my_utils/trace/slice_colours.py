@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..common.colours import stage_colour
+from ..core.colours import stage_colour
 
 
 def slice_colours(slices: Iterable[tuple[int, str]]) -> dict[str, str]:

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _core
-from ..common.bounded_read import describe
-from ..common.colours import text_colour
-from ..common.command_line import (
+from ..core.bounded_read import describe
+from ..core.colours import text_colour
+from ..core.command_line import (
     CommandParser,
     add_json,
     add_logs,
@@ -38,12 +38,12 @@ from ..common.command_line import (
     parser,
     run_cli,
 )
-from ..common.outputs import open_output
-from ..common.progress import Progress
-from ..common.public import public
-from ..common.ranges import parse_steps
-from ..common.trusted_open import open_without_waiting
-from ..run_files.newest import found_logs
+from ..core.outputs import open_output
+from ..core.progress import Progress
+from ..core.public import public
+from ..core.ranges import parse_steps
+from ..core.run_files.newest import found_logs
+from ..core.trusted_open import open_without_waiting
 from .slice_colours import slice_colours
 
 if TYPE_CHECKING:
@@ -359,8 +359,8 @@ def _bands(spans: list[Span]) -> list[_Band]:
 
 
 def _draw(spans: list[Span], png: str | Path, title: str) -> None:
-    from ..common.extras import require
-    from ..common.tables import show_as_is
+    from ..core.extras import require
+    from ..core.tables import show_as_is
 
     require("matplotlib", "a picture of stages")
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -16,7 +16,7 @@ import pytest
 import my_utils
 from my_utils.cli.command import load
 from my_utils.cli.table import COMMANDS, OLD_NAMES, Command
-from my_utils.common.command_line import closest
+from my_utils.core.command_line import closest
 
 from ..conftest import ROOT, RunPython
 from ..support.on_terminal import on_terminal, plain
@@ -42,9 +42,8 @@ THERE = [command for command in COMMANDS if is_there(command)]
 OURS = [command for command in THERE if command.words[0] != "run"]  # which takes another's
 NAMES = {id(command): " ".join(command.words) for command in COMMANDS}
 OLD_FORMS = {
-    "report": "my_utils.report", "live": "my_utils.live", "trace": "my_utils.csv2trace",
-    "timeline": "my_utils.timeline", "diverge": "my_utils.diverge", "capture": "my_utils.capture",
-    "ncu": "my_utils.ncu_analyze_from_csv", "demo": "my_utils.demo",
+    "trace": "my_utils.csv2trace", "timeline": "my_utils.timeline",
+    "ncu": "my_utils.ncu_analyze_from_csv",
     "port cuda": "my_utils.musa.simple_porting", "port scripts": "my_utils.musa.converter",
 }  # fmt: skip
 

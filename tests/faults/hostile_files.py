@@ -106,7 +106,7 @@ HEARTBEAT = {
 
 
 def heartbeat(folder: Path, chance: random.Random) -> None:
-    from my_utils import live
+    from my_utils.analysis import live
 
     for rank in range(2):
         data = as_json(often_changed({**HEARTBEAT, "rank": rank}, chance))
@@ -137,7 +137,7 @@ def harmful_pickle(chance: random.Random) -> bytes:
 
 
 def flight_dump(folder: Path, chance: random.Random) -> None:
-    from my_utils.live.collectives import collectives_as_data, find_collectives
+    from my_utils.analysis.live.collectives import collectives_as_data, find_collectives
 
     for rank in range(2):
         entries = flight_dumps.calls("all_reduce", "broadcast", "all_reduce", last="started")
@@ -161,7 +161,7 @@ def flight_dump(folder: Path, chance: random.Random) -> None:
 
 
 def control(folder: Path, chance: random.Random) -> None:
-    from my_utils.capture.on_demand.control_file import RequestError, read_requests
+    from my_utils.profilers.capture.on_demand.control_file import RequestError, read_requests
 
     request = {"id": "a", "ranks": "0-3,7", "first_step": 3, "steps": 2, "backend": "none"}
     content = {"my_utils": "control", "version": 1, "requests": [request, {"id": "b"}]}
@@ -182,7 +182,7 @@ NCU = (
 
 
 def ncu(folder: Path, chance: random.Random) -> None:
-    from my_utils.ncu.ncu_csv import NcuCsvError, read_page
+    from my_utils.profilers.ncu.ncu_csv import NcuCsvError, read_page
 
     rows = NCU.splitlines(keepends=True) * chance.choice([1, 1, 50])
     for _ in range(chance.randrange(4)):
@@ -221,8 +221,8 @@ def a_profile(chance: random.Random) -> str:
 
 def profile(folder: Path, chance: random.Random) -> None:
     """All that reads profile CSVs: a trace of each form, and the verdict."""
+    from my_utils.analysis.verdict.load import NothingToJudge, load_run
     from my_utils.csv2trace import ConversionError, csv_to_trace
-    from my_utils.verdict.load import NothingToJudge, load_run
 
     path = folder / "profile_rank_0.csv"
     path.write_bytes(damaged(a_profile(chance).encode(), chance))
@@ -250,11 +250,11 @@ def merged_trace(folder: Path, chance: random.Random) -> None:
 
 def recording(folder: Path, chance: random.Random) -> None:
     """The pickle in the file, its checksums made to agree."""
-    from my_utils.recordings.recording import RecordingError, load_recording
+    from my_utils.tensors.recordings.recording import RecordingError, load_recording
 
     whole, path = folder.parent / "whole.pt", folder / "x.pt"
     if not whole.exists():
-        from my_utils.recordings.recording import Recording, RootCall, save_recording
+        from my_utils.tensors.recordings.recording import Recording, RootCall, save_recording
 
         save_recording(Recording(name="x", roots=[RootCall(0, "")], extra={"a": [1, (2,)]}), whole)
     with zipfile.ZipFile(whole) as source, zipfile.ZipFile(path, "w") as out:

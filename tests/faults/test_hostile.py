@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from my_utils import live
-from my_utils.common.pickle_bounds import OutOfBounds, check_pickle
-from my_utils.live.collectives import Collectives, find_collectives
-from my_utils.recordings.recording import RecordingError, load_recording
-from my_utils.run_files.ranks import find_ranks
-from my_utils.run_files.state import Rank
+from my_utils.analysis import live
+from my_utils.analysis.live.collectives import Collectives, find_collectives
+from my_utils.core.pickle_bounds import OutOfBounds, check_pickle
+from my_utils.core.run_files.ranks import find_ranks
+from my_utils.core.run_files.state import Rank
+from my_utils.tensors.recordings.recording import RecordingError, load_recording
 
 from ..support import flight_dumps
 from .hostile_files import HEARTBEAT, READERS, as_json, try_reader

@@ -134,7 +134,7 @@ def test_the_text_log_goes_on_when_there_is_memory_again(
         run_python,
         """
         import logging
-        from my_utils.log import line_writer
+        from my_utils.record.log import line_writer
         line_writer._LOCAL = frozenset()  # as on a network file system
         limits = resource.getrlimit(resource.RLIMIT_AS)
         logger.setup("logs", console=False, rank=0, world_size=1)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from my_utils import capture
-from my_utils.capture.on_demand.control_file import CONTROL_NAME, Request, add_request
+from my_utils.profilers import capture
+from my_utils.profilers.capture.on_demand.control_file import CONTROL_NAME, Request, add_request
 
 from ..conftest import ROOT, RunPython
 from ..support.other_users import (

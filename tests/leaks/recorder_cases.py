@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from my_utils import _core
-from my_utils.common.warnings import warn_once
+from my_utils.core.warnings import warn_once
 
 from .harness import case
 

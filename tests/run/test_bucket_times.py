@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from my_utils import _core
+from my_utils.analysis.verdict.load import load_run
 from my_utils.run.environment import bucket_steps
 from my_utils.run.stages.bucket_layout import layout_of, module_text
 from my_utils.run.stages.buckets import BucketSampler
-from my_utils.verdict.load import load_run
 
 from ..support.ranks import ROOT, run_ranks
 

@@ -17,7 +17,7 @@ BEGIN = """
 import collections, copy, io, pickle, sys
 import torch
 from torch import nn
-from my_utils.log.logger import GlobalLogger
+from my_utils.record.log.logger import GlobalLogger
 from my_utils.run.stages.recorder import arm
 
 torch.set_num_threads(1)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from my_utils import _core
+from my_utils.analysis.verdict.load import load_run
 from my_utils.run.stages import flights
 from my_utils.run.stages.flights import FlightSampler
-from my_utils.verdict.load import load_run
 
 from ..support.ranks import ROOT
 

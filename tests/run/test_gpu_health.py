@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from my_utils.why import judge
+from my_utils.analysis.why import judge
 
 from ..fakes import compile_fake
 from ..support.array_runs import ArrayRun

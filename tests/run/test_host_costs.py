@@ -92,7 +92,7 @@ def test_short_iterations_share_a_row(tmp_path: Path) -> None:
     assert [row.step for row in rows] == sorted({row.step for row in rows})
 
 
-HICCUPS = ROOT / "tests/verdict/hiccup_training.py"
+HICCUPS = ROOT / "tests/analysis/verdict/hiccup_training.py"
 MADE = 4
 
 

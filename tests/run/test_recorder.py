@@ -18,8 +18,8 @@ import logging, os, sys
 import torch
 from torch import nn
 from my_utils import _core
-from my_utils.common.warnings import counts
-from my_utils.log.logger import GlobalLogger
+from my_utils.core.warnings import counts
+from my_utils.record.log.logger import GlobalLogger
 from my_utils.run.stages.recorder import arm
 
 torch.set_num_threads(1)

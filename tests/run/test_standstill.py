@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from my_utils.core.run_files.files import FLIGHTS_FOLDER
 from my_utils.run.closing import verdict_lines
 from my_utils.run.stages.standstill import StandstillWatch
-from my_utils.run_files.files import FLIGHTS_FOLDER
 
 from ..conftest import RunPython
 from ..support.hung_training import hung_run

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from my_utils.why import RunData, SyncPoint
+from my_utils.analysis.why import RunData, SyncPoint
 
 __all__ = ["DDP", "ArrayRun"]
 

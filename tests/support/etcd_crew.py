@@ -18,7 +18,7 @@ from .ranks import ROOT
 # Runs before a program's barriers: on a busy machine etcd may take long to answer, which must not
 # count as an etcd that is not there, and ranks that live may take long to answer a call.
 PATIENCE = """
-from my_utils.etcd import barrier, client
+from my_utils.cluster.etcd import barrier, client
 client.Connection._limit = lambda self: 60.0
 barrier.RESPONSE_S = 20.0
 """

@@ -1,4 +1,4 @@
-"""Ranks for tests of `my_utils.live`: processes that stand in stages, and heartbeats of others."""
+"""Ranks for tests of `my_utils live`: processes that stand in stages, and heartbeats of others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Builds and loads `musa_backend.cpp`: a device "musa:0" of torch's PrivateUse1 key.
 
 What torch knows of devices it knows for the whole process, so tests use it in processes of their
-own, by `python -m tests.operators.musa_runs`.
+own, by `python -m tests.profilers.operators.musa_runs`.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from typing import cast
 import numpy as np
 import pytest
 
-from my_utils.report.flames import Flames
-from my_utils.report.page import Page, PageTrace, page_text
-from my_utils.report.worst_step import RankSpans, WorstStep
-from my_utils.verdict.result import Verdict
-from my_utils.verdict.run_data import RunData
+from my_utils.analysis.report.flames import Flames
+from my_utils.analysis.report.page import Page, PageTrace, page_text
+from my_utils.analysis.report.worst_step import RankSpans, WorstStep
+from my_utils.analysis.verdict.result import Verdict
+from my_utils.analysis.verdict.run_data import RunData
 from tools.perfetto_ui import Page as Tab, find_browser
 
 HOSTILE = "</script><img src=x onerror=\"document.title='hacked'\">"

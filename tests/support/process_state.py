@@ -62,11 +62,11 @@ def _of_torch(torch: Any) -> tuple[object, ...]:
 
 # By module, its state at first, and how it is looked at.
 MODULES: dict[str, tuple[object, Callable[[Any], object]]] = {
-    "my_utils.capture.on_demand.window": ([], lambda window: list(window._controllers)),
-    "my_utils.capture.hooks": (
+    "my_utils.profilers.capture.on_demand.window": ([], lambda window: list(window._controllers)),
+    "my_utils.profilers.capture.hooks": (
         (None, None, {}),
         lambda hooks: (hooks._process.controller, hooks._process.role, hooks._process.position),
     ),
-    "my_utils.torch_profiler.slot": (None, lambda slot: slot.holder()),
+    "my_utils.profilers.torch_profiler.slot": (None, lambda slot: slot.holder()),
     "torch": (("torch.float32", True, False, False), _of_torch),
 }

@@ -1,7 +1,7 @@
 """A real training run under DDP over gloo, timed by MyTimer, with one thing wrong with it.
 
 Each stage works for as many milliseconds as it is passed: it computes, or where there are more
-ranks than processors it sleeps. `tests.verdict.test_real_runs` starts a process a rank.
+ranks than processors it sleeps. `tests.analysis.verdict.test_real_runs` starts a process a rank.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from my_utils.replay.operations import Operations
-from my_utils.replay.result import ReplayVerdict
+from my_utils.analysis.replay.operations import Operations
+from my_utils.analysis.replay.result import ReplayVerdict
 
 from .plants import Case, Truth
 from .programs import Program

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from my_utils.log.logger import GlobalLogger
+from my_utils.record.log.logger import GlobalLogger
 from my_utils.run.stages.recorder import arm
 from tests.support.spans import tell
 

@@ -17,7 +17,7 @@ from my_utils import _core
 
 from ..conftest import RunPython
 from ..fakes import WITH_KERNELS, compile_fake
-from ..stages.test_cuda_timing import TABLE
+from ..record.stages.test_cuda_timing import TABLE
 
 pytestmark = pytest.mark.long_file
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from my_utils import _core
-from my_utils.common.tables import drawn
+from my_utils.core.tables import drawn
 
 from ..conftest import RunPython
 

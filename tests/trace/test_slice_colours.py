@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.common.colours import luminance, stage_colour, text_colour
+from my_utils.core.colours import luminance, stage_colour, text_colour
 from my_utils.trace.timeline import main
 
 from .test_timeline import HEADER, row

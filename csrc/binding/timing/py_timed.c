@@ -143,7 +143,7 @@ static PyMethodDef function_methods[] = {
 PyDoc_STRVAR(function_doc,
              "TimedFunction(function, name, recorders=None)\n--\n\n"
              "Calls of the function, timed under `name` into a tuple of TimeRecorders, by\n"
-             "default into those that are enabled where it is called. my_utils.timing.timed\n"
+             "default into those that are enabled where it is called. my_utils.record.timing.timed\n"
              "makes a Python function round it.");
 
 static PyType_Slot function_slots[] = {
@@ -219,7 +219,7 @@ static PyObject *block_call(PyObject *object, PyObject *args, PyObject *kwargs) 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:timer", names, &function)) {
         return NULL;
     }
-    PyObject *module = PyImport_ImportModule("my_utils.timing.timed");
+    PyObject *module = PyImport_ImportModule("my_utils.record.timing.timed");
     if (module == NULL) {
         return NULL;
     }

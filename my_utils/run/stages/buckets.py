@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ... import _core
-from ...common.warnings import warn_once
+from ...core.warnings import warn_once
 from .bucket_layout import BUCKETS_MAX, Layout, layout_of
 
 _PERIODS = ((128, 4), (1024, 16), (16384, 64))  # up to a step, every n-th one is looked at

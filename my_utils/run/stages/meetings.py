@@ -20,9 +20,9 @@ import torch
 from torch.compiler import is_compiling
 
 from ... import _core
-from ...common.ranges import as_ranges, ranges_text
-from ...run_files.state import COLLECTIVES_TAG
-from ...stages.timers import MyTimer
+from ...core.ranges import as_ranges, ranges_text
+from ...core.run_files.state import COLLECTIVES_TAG
+from ...record.stages.timers import MyTimer
 
 WAIT = "wait "
 GROUP_ROW = "my_utils.group"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...common.warnings import warn_once
+from ...core.warnings import warn_once
 
 STAGES = (
     "input", "h2d", "forward", "loss", "backward", "optimizer", "collective", "checkpoint", "eval",

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from ... import _core
-from ...common.process_end import call_at_end
-from ...common.warnings import warn_once
-from ...log.logger import GlobalLogger
-from ...stages.timers import MyTimer
+from ...core.process_end import call_at_end
+from ...core.warnings import warn_once
+from ...record.log.logger import GlobalLogger
+from ...record.stages.timers import MyTimer
 from ..environment import bucket_steps, hung_after_s, records_collectives, samples_host
 from . import describe
 from .batches import batch_size

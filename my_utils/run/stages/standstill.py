@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ...common.files import atomic_write
-from ...common.warnings import warn_once
-from ...run_files.files import FLIGHTS_FOLDER
+from ...core.files import atomic_write
+from ...core.run_files.files import FLIGHTS_FOLDER
+from ...core.warnings import warn_once
 from .flights import read_recorder
 
 TIMES_MEAN = 5.0  # steps, that a standstill takes at least

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from my_utils.verdict.run_data import GpuTimes, RunData, SyncPoint
+from my_utils.analysis.verdict.run_data import GpuTimes, RunData, SyncPoint
 
 from . import noise
 from .plants import Planted

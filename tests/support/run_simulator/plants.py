@@ -2,7 +2,7 @@
 
 A plant gives a pattern, ranks × steps × stages, whose sum over the stages is 1 on average over the
 steps of the rank that the others wait for. `simulate` scales it until the run has lost what was
-asked for. What a plant must be called stands in `tests.verdict.truth`.
+asked for. What a plant must be called stands in `tests.analysis.verdict.truth`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from my_utils.verdict.run_data import RunData
+from my_utils.analysis.verdict.run_data import RunData
 
 from . import meetings, work
 from .meetings import Timeline, Topology

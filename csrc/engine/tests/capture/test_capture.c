@@ -1,4 +1,4 @@
-/* Capture windows, as C callers see them; tests/capture/test_capture_controller.py compares random
+/* Capture windows, as C callers see them; tests/profilers/capture/test_capture_controller.py compares random
  * sequences of events with a model. */
 #include "capture/capture.h"
 

@@ -1,0 +1,170 @@
+"""A difference in words, and as a table for a review."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...core.printable import printable
+from ...core.ranges import as_ranges, ranges_text
+from .gates import GateResult
+from .result import Difference, FigureDifference, StageDifference
+
+STAGES_SHOWN = 4
+NOTES_SHOWN = 4
+RANGES_SHOWN = 8
+FINE = 0.0005  # a margin below which figures have two decimals
+MOST = 10.0  # the largest share that is worth its figures
+UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def percent(share: float, digits: int = 1, *, sign: bool = True) -> str:
+    """
+    >>> percent(0.0413), percent(-0.002), percent(0.014, sign=False)
+    ('+4.1 %', '−0.2 %', '1.4 %')
+    """
+    if share > MOST:
+        return f"more than {100 * MOST:.0f} %"
+    return f"{_points(share, digits) if sign else f'{100 * share:.{digits}f}'} %"
+
+
+def _points(share: float, digits: int) -> str:
+    return f"{round(100 * share, digits) + 0.0:+.{digits}f}".replace("-", "−")
+
+
+def terminal_lines(found: Difference) -> list[str]:
+    if found.step is None:
+        return [f"NOT COMPARED: {printable(found.reason or '')}", *_notes(found)]
+    return [_sentence(found), *(f"  {line}" for line in _below(found)), *_notes(found)]
+
+
+def _sentence(found: Difference) -> str:
+    step = found.step
+    assert step is not None
+    digits = _digits(found)
+    runs = "within these runs only" if found.within else f"{found.runs[0]} × {found.runs[1]} runs"
+    margin = f"(± {percent(step.margin, digits, sign=False)}, {runs})"
+    if found.status == "no difference":
+        head = (
+            f"No difference is found: B takes {percent(step.share, digits)} {margin}; "
+            f"it could have seen {percent(step.sees, digits, sign=False)}"
+        )
+    else:
+        head = f"B is {percent(abs(step.share), digits, sign=False)} {found.status} {margin}"
+    shown = found.different[:STAGES_SHOWN]
+    if not shown and found.status == "no difference":
+        return f"{head}."
+    return f"{head}: {', '.join(_parts(found, shown, digits))}."
+
+
+def _digits(found: Difference) -> int:
+    return 1 if found.step is None or found.step.margin >= FINE else 2
+
+
+def _parts(found: Difference, shown: Sequence[StageDifference], digits: int) -> Iterator[str]:
+    """Stages and the rest, rounded so that they add up to what is said of the step."""
+    assert found.step is not None
+    rest = round(100 * found.step.share, digits)
+    of_it = " of it" if found.status != "no difference" else ""
+    for at, one in enumerate(shown):
+        share = one.interval.share
+        rest -= round(100 * share, digits)
+        of_all = of_it if at == 0 else ""
+        yield f"{_points(share, digits)}{of_all} in `{printable(one.stage)}`{_where(one, found)}"
+    if shown:
+        yield f"{_points(rest / 100, digits)} elsewhere"
+    else:
+        yield "no stage stands out"
+
+
+def _where(one: StageDifference, found: Difference) -> str:
+    if max(found.ranks) < 2 or found.ranks[0] != found.ranks[1]:
+        return ""
+    if not one.ranks:
+        return " on all ranks"
+    text = ranges_text(as_ranges(one.ranks), RANGES_SHOWN)
+    return f" on rank {text}" if len(one.ranks) == 1 else f" on ranks {text}"
+
+
+def _below(found: Difference) -> Iterator[str]:
+    left_out = f", first {found.warmup} left out as warm-up" if found.warmup else ""
+    yield (
+        f"A {ms_text(found.a_ns)}, B {ms_text(found.b_ns)} a step: {found.steps} steps of each run"
+        f"{left_out}, without the shortest and the longest tenth"
+    )
+    yield from (_figure(one) for one in found.figures)
+    if found.within:
+        yield (
+            "two runs of the same code differ by more than their steps show; for a claim about "
+            "code take several of each:"
+        )
+        yield "my_utils run --repeat 5 --against 'COMMAND OF B' -- COMMAND OF A"
+
+
+def _figure(one: FigureDifference) -> str:
+    off = "" if one.interval is None else f" ± {percent(one.interval.margin, sign=False)}"
+    change = f"({percent(one.share)}{off})"
+    if one.name == "memory":
+        return f"memory at its highest: A {bytes_text(one.a)}, B {bytes_text(one.b)} {change}"
+    return f"{one.name}: A {one.a:,.1f}, B {one.b:,.1f} {change}"
+
+
+def _notes(found: Difference) -> list[str]:
+    return [f"  note: {printable(note)}" for note in found.notes[:NOTES_SHOWN]]
+
+
+def ms_text(ns: float) -> str:
+    return f"{ns * 1e-6:.4g} ms" if ns < 1e9 else f"{ns * 1e-9:.4g} s"
+
+
+def bytes_text(count: float) -> str:
+    """
+    >>> bytes_text(3 * 2**30), bytes_text(12)
+    ('3.00 GiB', '12 B')
+    """
+    for size, unit in UNITS:
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} B"
+
+
+# --- gates ---
+
+
+def gate_line(result: GateResult) -> str:
+    """One line for a gate: what it decided, and from which interval."""
+    head = f"{result.status.upper()}: {printable(result.gate.text)}"
+    if result.interval is None:
+        return f"{head}: {result.reason}"
+    low, high = percent(result.interval.low), percent(result.interval.high)
+    return f"{head}: B is at {percent(result.interval.share)}, between {low} and {high}"
+
+
+# --- Markdown ---
+
+
+def markdown(found: Difference, gates: Sequence[GateResult] = ()) -> str:
+    first, *rest = terminal_lines(found)
+    lines = [f"**{_escaped(first)}**", "", *(f"- {_escaped(line.strip())}" for line in rest)]
+    if gates:
+        lines += ["", *(f"- {_escaped(gate_line(one))}" for one in gates)]
+    if found.stages:
+        lines += ["", "| Stage | A | B | Of a step of A | Differs | Ranks |", f"|{'---|' * 6}"]
+        lines += [_row(one, found) for one in found.stages]
+    return "\n".join(lines) + "\n"
+
+
+def _row(one: StageDifference, found: Difference) -> str:
+    interval = one.interval
+    cells = [
+        f"`{_escaped(printable(one.stage))}`",
+        ms_text(one.a_ns),
+        ms_text(one.b_ns),
+        f"{percent(interval.share, 2)} ± {percent(interval.margin, 2, sign=False)}",
+        "yes" if interval.differs else "",
+        _where(one, found).removeprefix(" on ") if interval.differs else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")

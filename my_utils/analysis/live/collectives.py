@@ -1,0 +1,167 @@
+"""Who holds up a run that hangs, and in which calls, from the dumps of torch's flight recorder."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import cast
+
+from ...core.reader_process import Reader, ReaderEnded
+from ...core.run_files.state import Problem, Rank
+from .flight_files import Call, Dump, is_pickle, list_dumps, read_dump
+from .result import CallData, CauseData, FlightRecorderData, LastCallData, ProblemData
+from .waits.calls import Node, Standstill
+from .waits.causes import Cause, find_causes
+
+POOL_ABOVE = 64  # dumps; fewer are read before other processes are up
+EARLIER_S = 60.0  # between a file server's clock and a host's
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """What the dumps of a directory say."""
+
+    place: str
+    dumps: Sequence[int]  # the ranks of which there is one
+    without_dump: Sequence[int]
+    causes: Sequence[Cause]
+    still: Standstill
+    problems: Sequence[Problem]
+
+    @property
+    def named(self) -> frozenset[int]:
+        """The ranks that hold the others up for certain."""
+        return frozenset(r for cause in self.causes if cause.decided for r in cause.ranks)
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """The ranks that wait for these."""
+        found = {r for cause in self.causes if cause.decided for r in cause.waiting}
+        return frozenset(found - self.named)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The calls in which ranks stand, the one that has waited longest first."""
+        nodes = {id(node): node for node in self.still.nodes.values()}.values()
+        return sorted(nodes, key=lambda node: node.call.created_ns)
+
+
+def find_collectives(place: str, ranks: Sequence[Rank], processes: int = 1) -> Collectives:
+    """Reads the dumps in a directory, or those whose paths begin as `place` does, with so many
+    processes. `ranks` are those of the run. OSError when there is no such directory."""
+    dumps: list[Dump] = []
+    problems: list[Problem] = []
+    began_s = {rank.rank: rank.began_s for rank in ranks if rank.worker == 0}
+    for result in _read_all(list_dumps(place), processes):
+        if isinstance(result, Dump) and result.written_s + EARLIER_S < (
+            began_s.get(result.rank) or 0.0
+        ):
+            problems.append(Problem(result.file, f"written before rank {result.rank} began"))
+        elif isinstance(result, Dump):
+            dumps.append(result)
+        elif result is not None:
+            problems.append(result)
+    size = max((rank.world_size for rank in ranks), default=0)
+    causes, still = find_causes(dumps, size)
+    missing = {rank for node in still.nodes.values() for rank in node.unknown}
+    missing.update(set(range(size)).difference(still.dumps))
+    return Collectives(
+        place=place,
+        dumps=[dump.rank for dump in dumps],
+        without_dump=sorted(missing),
+        causes=causes,
+        still=still,
+        problems=problems,
+    )
+
+
+_Read = Dump | Problem | None
+
+
+def _read_all(files: Mapping[int, str], processes: int) -> list[_Read]:
+    """Pickles are read by children: see reader_process."""
+    count = processes if len(files) > POOL_ABOVE else 1
+    free: queue.SimpleQueue[Reader] = queue.SimpleQueue()
+
+    def read(rank: int, path: str) -> _Read:
+        if not is_pickle(path):
+            return read_dump(rank, path)
+        reader = free.get()
+        try:
+            return cast("_Read", reader.read(path, rank))
+        except ReaderEnded as error:
+            return Problem(path, f"damaged, or made to do harm: {error}")
+        finally:
+            free.put(reader)
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
+        for _ in range(count):
+            free.put(stack.enter_context(Reader(f"{read_dump.__module__}:{read_dump.__name__}")))
+        return list(pool.map(read, files.keys(), files.values()))
+
+
+def collectives_as_data(found: Collectives) -> FlightRecorderData:
+    """As `my_utils.analysis.live.snapshot` describes it."""
+    return {
+        "place": found.place,
+        "dumps": list(found.dumps),
+        "ranks_without_dump": list(found.without_dump),
+        "causes": [_cause_as_data(cause) for cause in found.causes],
+        "stalled": [_node_as_data(node) for node in found.nodes],
+        "stale": sorted(found.still.stale),
+        "problems": [problem_as_data(problem) for problem in found.problems],
+    }
+
+
+def problem_as_data(problem: Problem) -> ProblemData:
+    return {"file": problem.file, "reason": problem.reason}
+
+
+def _cause_as_data(cause: Cause) -> CauseData:
+    return {
+        "kind": cause.kind,
+        "ranks": cause.ranks,
+        "decided": cause.decided,
+        "waited_s": cause.waited_s,
+        "waiting_directly": cause.direct,
+        "waiting": cause.waiting,
+        "call": _node_as_data(cause.node),
+    }
+
+
+def _node_as_data(node: Node) -> CallData:
+    if node.kinds:
+        verdict = "different calls"
+    else:
+        verdict = "never entered" if node.absent else "not finished"
+    last = {rank: node.group.calls.get(rank) for rank in node.absent}
+    return {
+        "group": node.group.name,
+        "description": node.group.description,
+        "members": list(node.group.members),
+        **_call_as_data(node.call),
+        "since_ns": node.call.created_ns,
+        "verdict": verdict,
+        "waiting": sorted([*node.inside, *node.behind]),
+        "missing": node.absent,
+        "no_dump": node.unknown,
+        "unknown": node.unclear,
+        "calls": node.kinds,
+        "last_calls": {
+            str(rank): _call_as_data(calls.newest) if calls and calls.newest else None
+            for rank, calls in last.items()
+        },
+    }
+
+
+def _call_as_data(call: Call) -> LastCallData:
+    return {
+        "seq": call.seq,
+        "name": call.name,
+        "sizes": call.sizes,
+        "place": call.place,
+        "started": call.started,
+    }

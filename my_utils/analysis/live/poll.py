@@ -1,0 +1,188 @@
+"""One snapshot of a run: what its ranks do, which rank holds them up, and this as plain data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...core.run_files.ranks import find_ranks
+from ...core.run_files.state import Found, Rank, Thread
+from .collectives import Collectives, collectives_as_data, find_collectives, problem_as_data
+from .hang import Hang, find_hang
+from .meetings import Meetings
+from .result import HangData, RankData, SnapshotData, SuspectData, ThreadData, WaitingData
+from .suspects import Suspect, Usual, Waiting, find_suspects, find_waiting, missing_ranks
+
+SCHEMA_VERSION: Literal[1] = 1
+SILENT_AFTER_S = 10.0
+
+
+@dataclass(frozen=True)
+class SnapshotRequest:
+    """What a snapshot covers, and after what time a rank counts as stuck. `hung_after_s` adds
+    whether the run hangs; `flight_recorder`, the place of dumps, adds in which collective."""
+
+    log_dirs: tuple[str, ...]
+    ranks: Collection[int] | None
+    stuck_after_s: float
+    hung_after_s: float | None = None
+    flight_recorder: str | None = None
+    processes: int = 1  # to read dumps with
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One snapshot."""
+
+    log_dirs: tuple[str, ...]
+    found: Found
+    suspects: Sequence[Suspect]
+    missing: Sequence[int]
+    hang: Hang | None
+    collectives: Collectives | None
+    waiting: Sequence[Waiting] = ()
+
+
+def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snapshot:
+    """Reads the directories. OSError when one of them cannot be listed. usual: what is known of the
+    run; None reads from the profile CSVs where its ranks meet."""
+    if usual is None:
+        usual = Usual(Meetings(request.log_dirs).names())
+    hung_after_s = request.hung_after_s
+    silent_after_s = request.stuck_after_s
+    if hung_after_s is not None:
+        silent_after_s = min(SILENT_AFTER_S, hung_after_s)
+    found = find_ranks(request.log_dirs, only=request.ranks, silent_after_s=silent_after_s)
+    chosen = request.ranks
+    missing = [n for n in missing_ranks(found.ranks) if chosen is None or n in chosen]
+    hang = None if hung_after_s is None else find_hang(found.ranks, missing, hung_after_s, usual)
+    stuck_after_s = request.stuck_after_s if hung_after_s is None else hung_after_s
+    suspects = hang.suspects if hang else find_suspects(found.ranks, stuck_after_s, usual)
+    collectives = None
+    if request.flight_recorder is not None:
+        collectives = find_collectives(request.flight_recorder, found.ranks, request.processes)
+        suspects = [one for one in suspects if one.rank.rank not in collectives.waiting]
+    return Snapshot(
+        log_dirs=request.log_dirs,
+        found=found,
+        suspects=suspects,
+        missing=missing,
+        hang=hang,
+        collectives=collectives,
+        waiting=find_waiting(found.ranks, suspects, stuck_after_s, usual),
+    )
+
+
+def as_data(seen: Snapshot) -> SnapshotData:
+    """A snapshot as `my_utils.analysis.live.snapshot` describes it."""
+    found = seen.found
+    data: SnapshotData = {
+        "version": SCHEMA_VERSION,
+        "log_dir": seen.log_dirs[0],
+        "log_dirs": list(seen.log_dirs),
+        "time": time.time(),
+        "ranks": [_rank_as_data(rank) for rank in found.ranks],
+        "suspects": [_suspect_as_data(suspect) for suspect in seen.suspects],
+        "waiting": [_waiting_as_data(waiting) for waiting in seen.waiting],
+        "missing_ranks": list(seen.missing),
+        "earlier_run": [
+            {"rank": rank.rank, "worker": rank.worker, "label": rank.label, "state": rank.state}
+            for rank in found.earlier
+        ],
+        "problems": [problem_as_data(problem) for problem in found.problems],
+    }
+    if seen.hang is not None:
+        data["hang"] = _hang_as_data(seen.hang)
+    if seen.collectives is not None:
+        data["flight_recorder"] = collectives_as_data(seen.collectives)
+    return data
+
+
+def _rank_as_data(rank: Rank) -> RankData:
+    return {
+        "label": rank.label,
+        "rank": rank.rank,
+        "worker": rank.worker,
+        "world_size": rank.world_size,
+        "host": rank.host,
+        "pid": rank.pid,
+        "attempt": rank.attempt,
+        "state": rank.state,
+        "source": rank.source,
+        "beat_age_s": rank.beat_age_s,
+        "began_s": rank.began_s,
+        "time_offset_s": rank.time_offset_s,
+        "clock_ahead_s": rank.clock_ahead_s,
+        "dropped": rank.dropped,
+        "step": rank.step,
+        "stack": list(rank.stack),
+        "open_s": rank.open_s,
+        "moved_ns": rank.moved_ns,
+        "still_s": rank.still_s,
+        "threads": [_thread_as_data(thread) for thread in rank.threads],
+    }
+
+
+def _thread_as_data(thread: Thread) -> ThreadData:
+    """By hand: `dataclasses.asdict` takes longer than reading the files."""
+    return {
+        "tid": thread.tid,
+        "name": thread.name,
+        "tag": thread.tag,
+        "step": thread.step,
+        "open": [
+            {"name": s.name, "step": s.step, "since_ns": s.since_ns, "open_s": s.open_s}
+            for s in thread.open
+        ],
+        "last": [
+            {
+                "name": s.name,
+                "step": s.step,
+                "start_ns": s.start_ns,
+                "duration_ms": s.duration_ms,
+            }
+            for s in thread.last
+        ],
+    }
+
+
+def _suspect_as_data(suspect: Suspect) -> SuspectData:
+    rank = suspect.rank
+    return {
+        "rank": rank.rank,
+        "worker": rank.worker,
+        "label": rank.label,
+        "host": rank.host,
+        "state": rank.state,
+        "step": rank.step,
+        "stack": list(rank.stack),
+        "moved_ns": rank.moved_ns,
+        "still_s": rank.still_s,
+        "kinds": list(suspect.kinds),
+        "reasons": list(suspect.reasons),
+    }
+
+
+def _waiting_as_data(waiting: Waiting) -> WaitingData:
+    return {
+        "rank": waiting.rank.rank,
+        "label": waiting.rank.label,
+        "waits_for": waiting.suspect.rank,
+        "stage": waiting.stage,
+    }
+
+
+def _hang_as_data(hang: Hang) -> HangData:
+    step, stack = hang.crowd or (None, ())
+    return {
+        "after_s": hang.after_s,
+        "hung": hang.hung,
+        "since_ns": hang.since_ns,
+        "waiting": [rank.rank for rank in hang.waiting],
+        "waiting_step": step,
+        "waiting_stack": list(stack),
+        "missing": list(hang.missing),
+        "longest_still_s": hang.longest.still_s if hang.longest else None,
+    }

@@ -1,0 +1,305 @@
+"""The ranks of a run as lines of text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from ...core.ranges import as_ranges, ranges_text
+from ...core.run_files.files import HEARTBEAT_SILENT_S
+from ...core.run_files.state import Rank, Thread
+from ...core.tables import table_lines
+from .collectives import Collectives
+from .hang import Hang
+from .poll import Snapshot
+from .suspects import Suspect, Waiting, describe_seconds, stack_text, where
+from .waits.text import cause_lines, unknown_line, waiting_line
+
+GROUP_ABOVE = 16
+LINES_OF_SUSPECTS = 10
+LAST_SHOWN = 3
+RANGES_SHOWN = 12
+CLOCK_AHEAD_S = 5.0
+_COLORS = {"suspect": "31", "waiting": "2", "bold": "1", "dim": "2"}
+
+
+class View:
+    """Lays a snapshot out as text. `color`: with ANSI colours. `group`: ranks that do the same on
+    one line; None does so above 16 ranks. `table`: lays a table out."""
+
+    def __init__(
+        self,
+        *,
+        color: bool = False,
+        group: bool | None = None,
+        table: Callable[[Sequence[Sequence[str]], Collection[int]], list[str]] = table_lines,
+    ) -> None:
+        self.color = color
+        self.group = group
+        self.table = table
+
+    def lines(self, seen: Snapshot) -> list[str]:
+        """One string a line, without line ends."""
+        found = seen.found
+        lines = [self._paint(title_text(seen), "bold")]
+        if seen.collectives is not None:
+            lines += ["", *collective_lines(seen.collectives, found.ranks), ""]
+        if not found.ranks:
+            lines.append("no rank has left a journal or a heartbeat here yet")
+        if seen.hang is not None and found.ranks:
+            lines.append(self._paint(hang_text(seen.hang), "bold"))
+        is_long = seen.hang is not None or len(found.ranks) > GROUP_ABOVE
+        group = is_long if self.group is None else self.group
+        if found.ranks:
+            lines += ["", *self._table(seen, group)]
+        lines += self.suspects(seen.suspects, with_times=seen.hang is not None)
+        lines += left_out_lines(seen)
+        return [visible(line, keep_colors=self.color) for line in lines]
+
+    def _paint(self, text: str, style: str) -> str:
+        return f"\x1b[{_COLORS[style]}m{text}\x1b[0m" if self.color else text
+
+    def _table(self, seen: Snapshot, group: bool) -> Iterator[str]:
+        order = {suspect.rank.label: place for place, suspect in enumerate(seen.suspects)}
+        waiting = {one.rank.label: one for one in seen.waiting}
+        groups = _groups(seen.found.ranks, order, waiting, group)
+        rows = [_row(members, waiting.get(members[0].label)) for members in groups]
+        head, *lines = self.table([_HEAD, *rows], {0, 1, 4})
+        yield self._paint(f"  {head}", "dim")
+        for members, line in zip(groups, lines, strict=True):
+            if members[0].label in order:
+                yield self._paint(f"! {line}", "suspect")
+            elif members[0].label in waiting:
+                yield self._paint(f"  {line}", "waiting")
+            else:
+                yield f"  {line}"
+            if len(members) == 1:
+                yield from _other_threads(members[0], len("  ") + head.rindex(_HEAD[4]))
+
+    def suspects(self, suspects: Sequence[Suspect], *, with_times: bool) -> Iterator[str]:
+        """After an empty line, of each why it stands out. with_times: and since when it stands."""
+        if not suspects:
+            return
+        yield ""
+        for suspect in suspects[:LINES_OF_SUSPECTS]:
+            name = self._paint(f"rank {suspect.rank.name}", "suspect")
+            place = _place(suspect.rank) if with_times else ""
+            yield f"! {name}{place}: {'; '.join(suspect.reasons)}"
+        if len(suspects) > LINES_OF_SUSPECTS:
+            rest = [suspect.rank.rank for suspect in suspects[LINES_OF_SUSPECTS:]]
+            yield f"! and {_count(rest, 'more rank')}: {_numbers(sorted(rest))}"
+
+
+def title_text(seen: Snapshot) -> str:
+    """The directories, the time, and how many ranks there are of each state."""
+    states = [rank.state for rank in seen.found.ranks]
+    counts = [
+        f"{states.count(state)} {state}"
+        for state in ("running", "silent", "dead", "closed")
+        if state in states
+    ]
+    log_dirs, now = ", ".join(seen.log_dirs), time.strftime("%H:%M:%S")
+    return f"{log_dirs}  {now}  {', '.join(counts)}".rstrip()
+
+
+def _place(rank: Rank) -> str:
+    """Where a rank has stood still, and since when."""
+    parts = [f" on {rank.host}" if rank.host else ""]
+    if rank.step is not None:
+        parts.append(f"step {rank.step}")
+    if rank.stack:
+        parts.append(f"in {where(rank)}")
+    if rank.moved_ns is not None and rank.still_s is not None:
+        parts.append(_since(rank.moved_ns, rank.still_s))
+    return ", ".join(parts)
+
+
+def _since(moved_ns: int, still_s: float) -> str:
+    return f"since {clock_text(moved_ns)} ({describe_seconds(still_s)})"
+
+
+def clock_text(time_ns: int) -> str:
+    """Unix time as local time, with the date where it is not today's."""
+    moment = time.localtime(time_ns / 1e9)
+    is_today = moment[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", moment)
+
+
+def hang_text(hang: Hang) -> str:
+    """The verdict in one line."""
+    longest = hang.longest
+    if not hang.hung:
+        if longest is None:
+            return "moves: no stage is known of any rank that lives"
+        still = describe_seconds(longest.still_s or 0.0)
+        return f"moves: rank {longest.name} has stood still longest, for {still}"
+    since = "" if hang.since_ns is None else f" since {clock_text(hang.since_ns)}"
+    if hang.crowd is None:
+        return f"hangs{since}"
+    step, stack = hang.crowd
+    at_step = "" if step is None else f"step {step}, "
+    waiting = _numbers(rank.rank for rank in hang.waiting)
+    return f"hangs{since}: {at_step}in {stack_text(stack)}, {_ranks(hang.waiting)} {waiting}"
+
+
+def _ranks(items: Sequence[object]) -> str:
+    return "rank" if len(items) == 1 else f"{len(items)} ranks:"
+
+
+def collective_lines(found: Collectives, ranks: Sequence[Rank]) -> list[str]:
+    """Who holds the others up by the dumps of the flight recorder, and in which call: at most six
+    lines."""
+    dumps = f"by {_count(found.dumps, 'dump')} in {found.place}"
+    if not found.nodes:
+        return [f"no collective is under way, {dumps}"]
+    causes = found.causes
+    since = {
+        at: _since(cause.node.call.created_ns, cause.waited_s) for at, cause in enumerate(causes)
+    }
+    lives = any(rank.alive for rank in ranks)  # else all are dead, which tells nothing of one
+    places = {rank.rank: _place_now(rank) for rank in ranks if rank.worker == 0 and lives}
+    head = "who holds the others up" if causes else "nobody is known to hold the others up"
+    return [
+        f"{head}, {dumps}:",
+        *cause_lines(causes, places, since),
+        *waiting_line(found.nodes, found.named),
+        *unknown_line(found.without_dump, found.still.stale, found.named),
+    ]
+
+
+def _place_now(rank: Rank) -> str:
+    return f"in {where(rank)}" if rank.alive else rank.state
+
+
+def left_out_lines(seen: Snapshot) -> Iterator[str]:
+    """Ranks and files that are not in the table, and why."""
+    if seen.missing:
+        yield ""
+        yield f"no file of {_count(seen.missing, 'rank')}: {_numbers(seen.missing)}"
+    if seen.found.earlier:
+        numbers = sorted({rank.rank for rank in seen.found.earlier})
+        yield ""
+        count = _count(numbers, "rank")
+        yield f"left by an earlier run, not shown: {count}: {_numbers(numbers)}"
+    ahead = [rank for rank in seen.found.ranks if _is_fresh(rank)]
+    ahead = [rank for rank in ahead if abs(rank.clock_ahead_s or 0.0) > CLOCK_AHEAD_S]
+    if ahead:
+        yield ""
+        yield _clock_line(ahead)
+    problems = [*seen.found.problems, *(seen.collectives.problems if seen.collectives else ())]
+    if problems:
+        yield ""
+        for problem in problems:
+            yield f"left out {problem.file}: {problem.reason}"
+
+
+def _is_fresh(rank: Rank) -> bool:
+    """Whether the rank itself has written its heartbeat just now. One that was copied is older than
+    its file says, which looks like a clock that is behind."""
+    return rank.state == "running" and (rank.beat_age_s or 0.0) <= HEARTBEAT_SILENT_S
+
+
+def _clock_line(ranks: Sequence[Rank]) -> str:
+    worst = max(ranks, key=lambda rank: abs(rank.clock_ahead_s or 0.0))
+    seconds = worst.clock_ahead_s or 0.0
+    side = "ahead" if seconds > 0 else "behind"
+    hosts = {rank.host for rank in ranks}
+    return (
+        f"clocks of {_count(sorted(hosts), 'host')} differ from the file server's, {worst.host}'s "
+        f"most: it is {describe_seconds(abs(seconds))} {side}"
+    )
+
+
+_HEAD = ("rank", "state", "step", "for", "in")
+
+
+def _groups(
+    ranks: Sequence[Rank],
+    suspects: Mapping[str, int],
+    waiting: Mapping[str, Waiting],
+    group: bool,
+) -> list[list[Rank]]:
+    """Ranks that do the same, at most; the first suspects stand alone."""
+    groups: dict[object, list[Rank]] = {}
+    for rank in ranks:
+        place = suspects.get(rank.label)
+        alone = not group or (place is not None and place < LINES_OF_SUSPECTS)
+        role = (place is None, rank.label in waiting, rank.worker > 0)
+        place_in_run = (*role, rank.state, rank.step, rank.stack)
+        groups.setdefault(rank.label if alone else place_in_run, []).append(rank)
+    return list(groups.values())
+
+
+def _row(members: Sequence[Rank], waiting: Waiting | None) -> tuple[str, str, str, str, str]:
+    first = members[0]
+    name = first.name if len(members) == 1 else _group_name(members)
+    step = "-" if first.step is None else str(first.step)
+    ages = [rank.open_s for rank in members if rank.open_s is not None]
+    age = describe_seconds(max(ages)) if ages else "-"
+    place = where(first) if waiting is None else waiting.text
+    if len(members) == 1:
+        place += _last_stages(first)
+    return name, state_text(first), step, age, place
+
+
+def _group_name(members: Sequence[Rank]) -> str:
+    workers = f", {_count(members, 'worker')}" if members[0].worker else f" ({len(members)})"
+    return _numbers(sorted({rank.rank for rank in members})) + workers
+
+
+def state_text(rank: Rank) -> str:
+    """The state, with the seconds of a silence."""
+    if rank.state == "silent" and rank.beat_age_s is not None:
+        return f"silent for {describe_seconds(rank.beat_age_s)}"
+    return rank.state
+
+
+def _last_stages(rank: Rank) -> str:
+    thread = rank.main or next((thread for thread in rank.threads if thread.last), None)
+    if thread is None or not thread.last:
+        return ""
+    last = [
+        f"{stage.name} {describe_seconds(stage.duration_ms / 1000)}"
+        for stage in thread.last[:LAST_SHOWN]
+    ]
+    return "   after " + ", ".join(last)
+
+
+def _other_threads(rank: Rank, indent: int) -> Iterator[str]:
+    for thread in rank.threads:
+        if thread is rank.main or not thread.open:
+            continue
+        stack = " > ".join(stage.name or "(name unknown)" for stage in thread.open)
+        age = describe_seconds(thread.open[-1].open_s)
+        yield f"{'':{indent}}{_thread_name(thread)}: {stack} for {age}"
+
+
+def _thread_name(thread: Thread) -> str:
+    name = thread.name or f"thread {thread.tid}"
+    return f"{name} [{thread.tag}]" if thread.tag else name
+
+
+def _count(items: Sequence[object], noun: str) -> str:
+    return f"{len(items)} {noun}" if len(items) == 1 else f"{len(items)} {noun}s"
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    """The numbers as ranges, the first RANGES_SHOWN of them."""
+    return ranges_text(as_ranges(numbers), RANGES_SHOWN)
+
+
+def visible(line: str, *, keep_colors: bool = False) -> str:
+    """Names come from files, so control characters of terminals are shown as escapes."""
+    shown = []
+    for part in line.split("\x1b["):
+        shown.append("".join(c if c.isprintable() else ascii(c)[1:-1] for c in part))
+    if not keep_colors:
+        return "\\x1b[".join(shown)
+    return "".join(
+        [shown[0], *(f"\x1b[{part}" if _is_color(part) else f"\\x1b[{part}" for part in shown[1:])]
+    )
+
+
+def _is_color(part: str) -> bool:
+    number, found, _ = part.partition("m")
+    return bool(found) and number in {"0", *_COLORS.values()}

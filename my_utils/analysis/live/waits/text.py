@@ -1,0 +1,145 @@
+"""The causes of a hang for people: at most six lines, however many ranks there are."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ....core.ranges import ranks_text
+from ..flight_files import Call
+from .calls import Node
+from .causes import Cause
+from .groups import UNNAMED
+
+CAUSES_SHOWN = 3
+RANGES_SHOWN = 6
+CALLS_SHOWN = 3
+CALLS_COMPARED = 2
+
+_ranks = functools.partial(ranks_text, most=RANGES_SHOWN)
+
+_MODEL = re.compile(r"(?<=.)_model(?=_parallel)")
+
+
+def call_text(call: Call) -> str:
+    """A call for people.
+
+    >>> call_text(Call(7, "all_reduce", "[4096] Float", 0, False, "train.py:88 in step"))
+    'all_reduce #7 [4096] Float at train.py:88 in step'
+    """
+    text = " ".join(filter(None, [call.name, f"#{call.seq}", call.sizes]))
+    return f"{text} at {call.place}" if call.place else text
+
+
+def group_text(node: Node) -> str:
+    """The group of a call, by its role."""
+    group, members = node.group, _ranks(node.group.members)
+    if group.description == "default_pg":
+        return f"the default group of {members}"
+    if group.description in UNNAMED:
+        return f"group {group.name} of {members}"
+    return f"the {role_text(group.description)} group of {members}"
+
+
+def role_text(description: str) -> str:
+    """What a group is for.
+
+    >>> role_text("EXPERT_MODEL_PARALLEL_GROUP"), role_text("mesh_fsdp"), role_text("tp")
+    ('expert-parallel', 'mesh-fsdp', 'tp')
+    """
+    role = _MODEL.sub("", description.lower().removesuffix("_group"))
+    return role.replace("_", "-")
+
+
+def cause_lines(
+    causes: Sequence[Cause], places: Mapping[int, str], since: Mapping[int, str]
+) -> Iterator[str]:
+    """A line for each of the first causes. places: where ranks are, as other files of the run say
+    it, such as "in iter > data". since: of each cause's place in `causes`, since when it is."""
+    for at, cause in enumerate(causes[:CAUSES_SHOWN]):
+        more = len(causes) - CAUSES_SHOWN if at == CAUSES_SHOWN - 1 else 0
+        rest = f"; and {more} more, see --json" if more > 0 else ""
+        known = [f"rank {rank} is {places[rank]}" for rank in cause.ranks[:2] if rank in places]
+        evidence = f" ({'; '.join(known)})" if known else ""
+        mark = "" if cause.decided else "undecided: "
+        yield f"! {mark}{_sentence(cause)}, {since[at]}{evidence}{rest}"
+
+
+def _sentence(cause: Cause) -> str:
+    who = _ranks(cause.ranks)
+    call = f"{call_text(cause.node.call)} of {group_text(cause.node)}"
+    has, is_are = ("has", "is") if len(cause.ranks) == 1 else ("have", "are")
+    if cause.kind == "never entered":
+        return f"{who} never entered {call}"
+    if cause.kind == "stuck inside":
+        return f"{who} {is_are} stuck inside {call}, which {_ranks(cause.node.ended)} ended"
+    if cause.kind == "came late":
+        return f"{who} came late to {call}"
+    if cause.kind == "other path":
+        return f"{who} took another path: {_calls_text(cause.node)} under #{call.partition('#')[2]}"
+    if cause.kind == "stopped":
+        return f"{who} {has} called nothing after {call}, from which others have gone on"
+    return _less_sure(cause, who, has, call)
+
+
+def _less_sure(cause: Cause, who: str, has: str, call: str) -> str:
+    if cause.kind == "no dump":
+        any_of = "one of " if len(cause.ranks) > 1 else ""
+        return f"{any_of}{who} left no dump, and others wait for it in {call}"
+    if cause.kind == "other order":
+        return f"{who} {has} an order of calls that nobody else has; others wait in {call}"
+    if cause.kind == "inside":
+        return f"{who} are all in {call}, and it does not end: look at devices and network"
+    return f"{who} wait for one another in a ring, among others in {call}"
+
+
+def _calls_text(node: Node) -> str:
+    """What ranks called under one number, the fewest first."""
+    kinds = sorted(node.kinds.items(), key=lambda item: len(item[1]))
+    shown = [f"{kind} by {_ranks(ranks)}" for kind, ranks in kinds[:CALLS_COMPARED]]
+    return ", ".join(shown)
+
+
+def waiting_line(nodes: Sequence[Node], named: Iterable[int]) -> Iterator[str]:
+    """How many ranks wait, by what they wait in; none where nobody does."""
+    blamed = set(named)
+    counts: dict[str, set[int]] = {}
+    for node in nodes:
+        where = f"{node.call.name.partition(' ')[0]} of {_role(node)}"
+        counts.setdefault(where, set()).update(set(node.inside) - blamed)
+    waiting = set().union(*counts.values()) if counts else set()
+    if not waiting:
+        return
+    largest = sorted(counts.items(), key=lambda item: (-len(item[1]), item[0]))
+    shown = [f"{len(ranks)} in {where}" for where, ranks in largest[:CALLS_SHOWN] if ranks]
+    rest = sum(len(ranks) for _, ranks in largest[CALLS_SHOWN:])
+    if rest:
+        shown.append(f"{rest} in other calls")
+    verb = "rank waits" if len(waiting) == 1 else "ranks wait"
+    yield f"  {len(waiting)} {verb}: {', '.join(shown)}"
+
+
+def _role(node: Node) -> str:
+    description = node.group.description
+    if description == "default_pg":
+        return "the default group"
+    return (
+        f"group {node.group.name}" if description in UNNAMED else f"{role_text(description)} groups"
+    )
+
+
+def unknown_line(
+    without_dump: Sequence[int], stale: Iterable[int], named: Iterable[int]
+) -> Iterator[str]:
+    """Of which ranks it is not known where they stand."""
+    old = sorted(stale)
+    blamed = set(named)
+    parts = []
+    missing = [rank for rank in without_dump if rank not in blamed]
+    if missing:
+        parts.append(f"no dump of {_ranks(missing)}")
+    if old:
+        parts.append(f"the dump of {_ranks(old)} is older than the hang")
+    if parts:
+        yield f"  unknown: {'; '.join(parts)}"

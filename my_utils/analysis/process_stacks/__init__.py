@@ -1,0 +1,36 @@
+"""Python stacks of this process and of a running job, read without stopping it."""
+
+from __future__ import annotations
+
+from ...core.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .own import own_stacks, why_off
+    from .record import Frame, StackRecord, Thread
+    from .request import Stacks, job_stacks, request_stacks, wait_for_stacks
+
+__all__ = [
+    "Frame",
+    "StackRecord",
+    "Stacks",
+    "Thread",
+    "job_stacks",
+    "own_stacks",
+    "request_stacks",
+    "wait_for_stacks",
+    "why_off",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    __all__,
+    "analysis.process_stacks.request",
+    {
+        "Frame": "analysis.process_stacks.record",
+        "StackRecord": "analysis.process_stacks.record",
+        "Thread": "analysis.process_stacks.record",
+        "own_stacks": "analysis.process_stacks.own",
+        "why_off": "analysis.process_stacks.own",
+    },
+)

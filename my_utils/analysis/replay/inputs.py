@@ -1,0 +1,192 @@
+"""The verdict on any files, and which of them hold operations; readers are imported when needed."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...core.arguments import check_int
+from ...core.run_files.newest import is_run
+from ..verdict.load import NothingToJudge, load_run
+from ..verdict.loss import LEAST_SHARE
+from ..verdict.result import Verdict
+from ..verdict.rules import judge as judge_by_rules
+from ..verdict.run_data import RunData
+from .operations import Operations
+from .result import ReplayVerdict
+from .table_files import is_table
+
+TRACES = (".json", ".json.gz")
+NSYS = (".sqlite",)
+
+
+def holds_operations(paths: Sequence[str]) -> bool:
+    """Whether this is a table of operations, a folder of traces, or Nsight's databases, and not
+    the files of a run."""
+    return bool(paths) and all(_kind_of(path) for path in paths)
+
+
+def read_operations(paths: str | Sequence[str]) -> Operations:
+    """The operations of a run in files of other tools.
+
+    paths: one table (CSV or Parquet), or folders and files of torch.profiler's traces, one a rank,
+    or databases of Nsight Systems, one a rank. In memory are the columns alone.
+
+    Raises ValueError for a file that holds no operations, OSError where it cannot be read, and
+    ImportError where pyarrow is needed and absent. Thread-safe.
+    """
+    names = [paths] if isinstance(paths, str) else list(paths)
+    kinds = {_kind_of(name) for name in names}
+    if kinds == {"table"} and len(names) == 1:
+        from .read_table import read_table
+
+        return read_table(names[0])
+    if kinds == {"traces"}:
+        from .read_traces import read_traces
+
+        return read_traces(_files_in(names, TRACES))
+    if kinds == {"nsys"}:
+        from .read_nsys import read_nsys
+
+        return read_nsys(_files_in(names, NSYS))
+    raise ValueError(
+        f"paths must be one table of operations, or traces alone, or Nsight's databases alone, "
+        f"not {names!r}"
+    )
+
+
+def judge(run: RunData, warmup: int | None = None) -> Verdict:
+    """What bounds a run: by replay where its ranks recorded that they meet inside a stage, else by
+    the rules.
+
+    warmup: so many steps at the beginning are left out; by default those that clearly take longer,
+    see `docs/runs/verdict.md`. Thread-safe; the run is not changed.
+
+    Raises TypeError and ValueError for a warmup that is not a whole number from 0 up.
+
+    >>> from my_utils.analysis.why import RunData, judge
+    >>> import numpy as np
+    >>> step_ns = np.full((1, 50), 10e6)
+    >>> begins = np.cumsum(step_ns, axis=1) - step_ns
+    >>> run = RunData(
+    ...     ranks=np.array([0]), hosts=["a"], world_size=1, steps=np.arange(50),
+    ...     stages=["input", "forward"], step_begins=begins, step_ns=step_ns,
+    ...     begins=np.stack([begins, begins + 6e6], axis=2),
+    ...     ends=np.stack([begins + 6e6, begins + 10e6], axis=2),
+    ...     totals=np.full((1, 50, 2), [6e6, 4e6]),
+    ... )
+    >>> verdict = judge(run)
+    >>> verdict.status, verdict.findings[0].kind, round(verdict.findings[0].share, 2)
+    ('found', 'input', 0.6)
+    """
+    if warmup is not None:
+        check_int("warmup", operator.index(warmup), 0)
+    return _replayed(run, warmup) or judge_by_rules(run, warmup)
+
+
+def _replayed(run: RunData, warmup: int | None) -> Verdict | None:
+    """None where nothing was recorded for a replay, or it does not give the measured steps."""
+    if not any(one.meets_inside for one in run.recorded):
+        return None
+    from .judge import judge_operations
+    from .read_run import operations_of_run
+
+    operations = operations_of_run(run.recorded)
+    if operations is None:
+        return None
+    operations = operations.kept(np.isin(operations.step, run.steps))
+    verdict = judge_operations(operations, run.paths, warmup, LEAST_SHARE)
+    if verdict.status == "not judged":
+        return None
+    verdict.command, verdict.running = tuple(run.command), run.running
+    verdict.ending = run.ending
+    workers = run.workload.get("num_workers", "")
+    for one in verdict.findings:
+        if one.kind == "input" and workers.isdecimal():
+            one.detail["num_workers"] = int(workers)
+    verdict.attempts, verdict.older_attempts = run.attempts, run.older_attempts
+    verdict.notes += run.problems
+    return verdict
+
+
+def verdict_of(
+    paths: str | Sequence[str],
+    ranks: set[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    warmup: int | None = None,
+) -> Verdict:
+    """The verdict on a run, or on files of other tools.
+
+    paths, ranks, steps: as for `load_run`; warmup: as for `judge`. Operations are replayed: those
+    in files of other tools, and those of a run whose ranks meet inside a stage. All else is judged
+    by the rules. "not judged" with the reason where nothing can be read. Thread-safe.
+    """
+    names = [paths] if isinstance(paths, str) else list(paths)
+    if holds_operations(names):
+        return _of_other_files(names, ranks, steps, warmup)
+    return _of_run(names, ranks, steps, warmup)
+
+
+def _of_other_files(
+    paths: Sequence[str], ranks: set[int] | None, steps: tuple[int, int] | None, warmup: int | None
+) -> Verdict:
+    from .judge import judge_operations
+
+    try:
+        operations = read_operations(paths)
+    except (OSError, ValueError, ImportError) as error:
+        return ReplayVerdict("not judged", reason=str(error), paths=tuple(paths))
+    if ranks is not None:
+        operations = operations.kept(np.isin(operations.rank, sorted(ranks)))
+    return judge_operations(_of_steps(operations, steps), paths, warmup)
+
+
+def _of_run(
+    paths: Sequence[str], ranks: set[int] | None, steps: tuple[int, int] | None, warmup: int | None
+) -> Verdict:
+    try:
+        run = load_run(paths, ranks, steps)
+    except NothingToJudge as error:
+        reason, *more = str(error).splitlines()
+        return Verdict("not judged", reason=reason, notes=more, paths=tuple(paths))
+    return judge(run, warmup)
+
+
+def _of_steps(operations: Operations, steps: tuple[int, int] | None) -> Operations:
+    if steps is None:
+        return operations
+    first, last = steps
+    return operations.kept((operations.step >= first) & (operations.step < last))
+
+
+def _kind_of(path: str) -> str:
+    if os.path.isdir(path):
+        if _files_in([path], TRACES) and not is_run(path):
+            return "traces"
+        return "nsys" if _files_in([path], NSYS) else ""
+    if is_table(path):
+        from .read_table import has_operations
+
+        try:
+            return "table" if has_operations(path) else ""
+        except (OSError, ValueError):
+            return ""
+    if path.endswith(TRACES) and os.path.isfile(path):
+        return "traces"
+    return "nsys" if path.endswith(NSYS) and os.path.isfile(path) else ""
+
+
+def _files_in(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:
+    """Files of that kind, in folders not those that a run keeps there (heartbeats, states)."""
+    found = []
+    for path in paths:
+        if not os.path.isdir(path):
+            found.append(path)
+            continue
+        for name in sorted(os.listdir(path)):
+            if name.endswith(suffixes) and not name.endswith(("heartbeat.json", "state.json")):
+                found.append(os.path.join(path, name))
+    return found

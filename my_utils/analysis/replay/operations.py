@@ -1,0 +1,132 @@
+"""The operations of all ranks in all steps, as columns; only readers know of files."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.public import public
+
+Ints: TypeAlias = npt.NDArray[Any]  # of whole numbers
+Floats: TypeAlias = npt.NDArray[Any]
+Flags: TypeAlias = npt.NDArray[Any]  # of bools
+
+TOGETHER, SEND, RECEIVE = 0, 1, 2  # the sides of a meeting
+
+
+@public("my_utils.analysis.why")
+@dataclass
+class Operations:
+    """One row an operation, in any order; all columns have the same length.
+
+    rank, step: numbers. lane: what runs one after the other on a rank, as a thread or a stream.
+    name: an index into `names`. begin_ns, end_ns: on one clock for all ranks of a step.
+    meeting: rows with the same number meet; -1 where it meets nobody. side: TOGETHER in a
+    collective, SEND or RECEIVE in a point-to-point call.
+    stages: the pipeline stage of each rank, hosts: its host, as far as they are known.
+    notes: sentences about what the source could not tell. inferred: operations at which ranks meet
+    although that was not recorded.
+
+    >>> import numpy as np
+    >>> zero = np.zeros(2, np.int64)
+    >>> len(Operations(np.array([0, 1]), zero, zero, zero, zero, zero + 9, zero, zero, ("a",)))
+    2
+    """
+
+    rank: Ints
+    lane: Ints
+    step: Ints
+    name: Ints
+    begin_ns: Ints
+    end_ns: Ints
+    meeting: Ints
+    side: Ints
+    names: tuple[str, ...]
+    stages: dict[int, int] = field(default_factory=dict)
+    hosts: dict[int, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    inferred: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for column in ("rank", "lane", "step", "name", "meeting", "side"):
+            values = getattr(self, column)
+            if values.dtype.itemsize > 4 and _fits(values):
+                setattr(self, column, values.astype(np.int32))
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def kept(self, rows: Flags | Ints) -> Operations:
+        """The same with these rows alone."""
+        chosen = copy.copy(self)
+        for one in COLUMNS:
+            setattr(chosen, one, getattr(self, one)[rows])
+        return chosen
+
+    def in_order(self) -> Operations:
+        """Sorted by step, rank, begin and end."""
+        columns = (self.step, self.rank, self.begin_ns, self.end_ns)
+        equal = np.ones(max(len(self) - 1, 0), np.bool_)
+        is_sorted = True
+        for column in columns:
+            is_sorted &= not (equal & (column[1:] < column[:-1])).any()
+            equal &= column[1:] == column[:-1]
+        if is_sorted:
+            return self
+        return self.kept(np.lexsort((self.end_ns, self.begin_ns, self.rank, self.step)))
+
+
+def _fits(values: Ints) -> bool:
+    """Whether 32 bits are enough, with room to count on."""
+    return bool(len(values) == 0 or max(abs(int(values.min())), abs(int(values.max()))) < 1 << 30)
+
+
+COLUMNS = ("rank", "lane", "step", "name", "begin_ns", "end_ns", "meeting", "side")
+
+
+def numbers_of(*columns: Ints) -> tuple[Ints, int]:
+    """Rows that agree in all columns get the same number from 0 up, in the order of the columns;
+    with how many numbers there are.
+
+    >>> numbers_of(np.array([5, 5, 9]), np.array([1, 0, 1]))[0].tolist()
+    [1, 0, 2]
+    """
+    mixed = np.zeros(len(columns[0]), np.int64)
+    size = 1
+    for column in columns:
+        column = column.astype(np.int64, copy=False)
+        low = int(column.min(initial=0))
+        width = int(column.max(initial=0)) - low + 1
+        if size * width > 1 << 62:
+            values, mixed = np.unique(mixed, return_inverse=True)
+            size = len(values)
+        mixed *= width
+        mixed += column
+        mixed -= low
+        size *= width
+    if size <= 4 * len(mixed) + 1024:  # few enough to count
+        present = np.zeros(size, np.bool_)
+        present[mixed] = True
+        places = np.cumsum(present) - 1
+        return places[mixed], int(present.sum())
+    values, found = np.unique(mixed, return_inverse=True)
+    return found, len(values)
+
+
+def occurrence_of(numbers: Ints) -> Ints:
+    """How many rows before have the same number, for rows in the order of time.
+
+    >>> occurrence_of(np.array([3, 7, 3, 3])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    begins = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(order) else order
+    lengths = np.diff(np.r_[begins, len(order)])
+    found = np.empty(len(order), np.int64)
+    found[order] = np.arange(len(order)) - np.repeat(begins, lengths)
+    return found

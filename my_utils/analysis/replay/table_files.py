@@ -1,0 +1,148 @@
+"""Columns of a table, CSV or Parquet, as arrays: text becomes numbers of words."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.extras import require
+from ...core.trusted_open import open_without_waiting
+from .operations import Floats, Ints
+
+SUFFIXES = (".csv", ".parquet")
+ROWS_AT_ONCE = 65536
+
+
+class BadTable(ValueError):
+    """A file that holds no table of operations; the text says why."""
+
+
+@dataclass
+class Column:
+    """values: numbers, or indices into `words` where the column holds text."""
+
+    values: Floats | Ints
+    words: tuple[str, ...] | None = None
+
+    def numbers(self, what: str) -> Floats | Ints:
+        if self.words is not None:
+            raise BadTable(f"column {what!r} must hold numbers, not {self.words[0]!r}")
+        return self.values
+
+    def whole(self, what: str, missing: int | None = None) -> Ints:
+        """Whole numbers; `missing` stands where there is none, if that may be."""
+        values = self.numbers(what)
+        if np.issubdtype(values.dtype, np.integer):
+            return values
+        known = np.isfinite(values)
+        if missing is None and not known.all():
+            raise BadTable(f"column {what!r} has rows without a number")
+        return np.where(known, np.rint(np.where(known, values, 0)), missing or 0).astype(np.int64)
+
+    def places(self, what: str) -> tuple[Ints, tuple[str, ...]]:
+        """Which word each row has, and all words; numbers are words, too, and -1 is none."""
+        if self.words is not None:
+            blank = np.array([not word for word in self.words], np.bool_)
+            return np.where(blank[self.values], -1, self.values), self.words
+        values, places = np.unique(self.whole(what, -1), return_inverse=True)
+        return np.where(values[places] < 0, -1, places), tuple(map(str, values.tolist()))
+
+
+def header_of(path: str) -> tuple[str, ...]:
+    """The names of its columns, () where it is no table. OSError where it cannot be read."""
+    if path.endswith(".parquet"):
+        parquet = require("pyarrow.parquet", "reading Parquet")
+        with open(path, "rb", opener=open_without_waiting) as file:
+            try:
+                return tuple(parquet.read_schema(file).names)
+            except Exception as error:  # pyarrow has many, and says in each what is wrong
+                raise BadTable(f"{path}: {error}") from error
+    with open(path, encoding="utf-8", errors="replace", opener=open_without_waiting) as text:
+        line = text.readline(1 << 16)
+    return tuple(name.strip() for name in next(csv.reader([line]), []))
+
+
+def columns_of(path: str, wanted: set[str]) -> dict[str, Column]:
+    """Those of the wanted columns that it has."""
+    read = _parquet_columns if path.endswith(".parquet") else _csv_columns
+    return read(path, wanted & set(header_of(path)))
+
+
+def _parquet_columns(path: str, wanted: set[str]) -> dict[str, Column]:
+    arrow = require("pyarrow", "reading Parquet")
+    parquet = require("pyarrow.parquet", "reading Parquet")
+    found = {}
+    with open(path, "rb", opener=open_without_waiting) as file:
+        for name in sorted(wanted):
+            file.seek(0)
+            try:
+                # Threads keep what they have decoded; one column at a time needs none.
+                table = parquet.read_table(file, columns=[name], use_threads=False)
+                found[name] = _of_arrow(table.column(0), arrow.types)
+            except Exception as error:
+                raise BadTable(f"{path}: column {name!r}: {error}") from error
+    arrow.default_memory_pool().release_unused()
+    return found
+
+
+def _of_arrow(column: Any, types: Any) -> Column:
+    """Numbers, NaN where there is none; text as words, the last of which is none."""
+    if types.is_integer(column.type) or types.is_floating(column.type):
+        return Column(column.to_numpy())
+    if not types.is_dictionary(column.type):
+        column = column.cast("string").dictionary_encode()
+    coded = column.unify_dictionaries().combine_chunks()
+    coded = coded.chunk(0) if hasattr(coded, "chunk") else coded
+    words = (*(str(word) for word in coded.dictionary.to_pylist()), "")
+    indices = coded.indices.cast("int32").fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
+    return Column(indices, words)
+
+
+def _csv_columns(path: str, wanted: set[str]) -> dict[str, Column]:
+    with open(
+        path, encoding="utf-8", errors="replace", newline="", opener=open_without_waiting
+    ) as file:
+        rows = csv.reader(file)
+        header = [name.strip() for name in next(rows, [])]
+        places = {name: header.index(name) for name in sorted(wanted)}
+        parts: dict[str, list[Column]] = {name: [] for name in places}
+        words: dict[str, dict[str, int]] = {name: {} for name in places}
+        last = max(places.values(), default=0)
+        while block := [row for row in itertools.islice(rows, ROWS_AT_ONCE) if len(row) > last]:
+            for name, place in places.items():
+                texts = [row[place] for row in block]
+                parts[name].append(_column(texts, words[name], not parts[name]))
+    return {name: _joined(parts[name], words[name], path, name) for name in places}
+
+
+def _column(texts: list[str], words: dict[str, int], may_be_numbers: bool) -> Column:
+    """Numbers where all are some; a column that has begun as text stays text."""
+    if may_be_numbers or not words:
+        try:
+            return Column(np.array([int(text) for text in texts], np.int64))
+        except ValueError:
+            pass
+        try:
+            return Column(np.array([float(text or "nan") for text in texts]))
+        except ValueError:
+            pass
+    return Column(np.array([words.setdefault(text, len(words)) for text in texts]), ("",))
+
+
+def _joined(parts: list[Column], words: dict[str, int], path: str, name: str) -> Column:
+    if not parts:
+        raise BadTable(f"{path}: no rows")
+    if len({part.words is None for part in parts}) > 1:
+        raise BadTable(f"{path}: column {name!r} holds numbers and text")
+    values = np.concatenate([part.values for part in parts])
+    return Column(values, tuple(words) if words else None)
+
+
+def is_table(path: str) -> bool:
+    """Whether it is a file whose name ends as a table's."""
+    return path.endswith(SUFFIXES) and os.path.isfile(path)

@@ -1,0 +1,20 @@
+"""Which rank, stage and step cost the time of a run."""
+
+from __future__ import annotations
+
+from ...core.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .analysis import Report, ReportError, analyze
+    from .command import main
+    from .stragglers import Straggler
+
+__all__ = ["Report", "ReportError", "Straggler", "analyze", "main"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    __all__,
+    "analysis.report.analysis",
+    {"Straggler": "analysis.report.stragglers", "main": "analysis.report.command"},
+)

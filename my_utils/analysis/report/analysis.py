@@ -1,0 +1,377 @@
+"""Which rank, stage and step cost the time of a run: one report over all ranks.
+
+>>> import tempfile
+>>> from my_utils.logger import GlobalLogger
+>>> from my_utils.utils import MyTimer
+>>> logs = tempfile.mkdtemp()
+>>> GlobalLogger().setup(logs, rank=0, world_size=1, console=False)
+>>> timer = MyTimer()
+>>> for step in range(6):
+...     timer.set_step(step)
+...     with timer.time_stage("iter"), timer.time_stage("forward"):
+...         pass
+...     timer.step()
+>>> GlobalLogger().close()
+>>> report = analyze(logs)
+>>> list(report.stages["stage"]), report.stages["count"].tolist()
+(['iter', 'iter/forward'], [6, 6])
+>>> report.stragglers, report.run["not_judged"]  # one rank alone has no peers
+([], 'fewer than 4 ranks')
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ...core.arguments import check_int
+from ...core.equality import same_fields
+from ...core.extras import require
+from ...core.files import atomic_write
+from ...core.lazy_modules import lazy_module
+from ...core.notebook import html_table, html_text, one_screen
+from ...core.outputs import open_output
+from ...core.printable import encoded
+from ...core.public import public
+from ...core.tables import table_lines
+from ..verdict.load import NothingToJudge
+from ..verdict.rank_cells import EVER, RankCells, for_the_verdict, peers_of
+from ..verdict.rank_files import find_ranks
+from ..verdict.result import Verdict
+from ..verdict.run_ranks import RunRanks, ranks_of_run
+from . import tables
+from .cells import Cells
+from .changes import StageChange, changes_of_stages
+from .data import RunFigures
+from .grid import Grid
+from .heat import Heat, heat_of
+from .judged import Source, judged_of, sync_pattern
+from .load import problems_of, read_ranks
+from .on_ray import read_ranks_on_ray
+from .overlap import overlap_of
+from .page import StepTrace, page_text
+from .purpose import PURPOSE
+from .stages import stage_table, stages_by_rank
+from .stragglers import Straggler, find_stragglers, why_not_judged
+from .waits import clock_offsets, segments_of, synchronising_stages
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = lazy_module("pandas")
+
+
+STAGES_SHOWN = 8  # of a report in one screen
+TABLES = ("stages", "stages_by_rank", "steps", "waits", "ranks", "hosts", "groups", "overlap")
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+@public("my_utils.analysis.report")
+class ReportError(ValueError):
+    """There is nothing to report on; the text says why."""
+
+
+@public("my_utils.analysis.report")
+@dataclass
+class Report:
+    """What `analyze` found. Times are seconds (`_s`) or milliseconds (`_ms`).
+
+    run: ranks, steps, first_step, last_step, warmup (steps at the beginning that were left out of
+        comparisons), step_ms (the median of all ranks and steps), duration_s, synchronising (the
+        stages in which ranks wait for one another), waited_s (of all ranks together), not_judged
+        (why ranks are not compared, such as "fewer than 4 ranks"; None where they
+        are).
+    stragglers: the ranks that are slow, the most expensive first; empty where ranks are not judged.
+    stages: a row a stage; its columns are those of `my_utils.analysis.report.stages.stage_table`.
+    stages_by_rank: rank, stage, count, total_s, self_s, mean_ms.
+    steps: a row a step: step, median_ms; without the stages in which ranks wait busy_ms (the
+        median), busy_low_ms and busy_high_ms (10 % and 90 % of the ranks), busy_max_ms and
+        busiest_rank; where ranks wait for one another also rank (that they waited for), stage (in
+        which it lost the time), lost_ms and cost_s (of all ranks together).
+    waits: a row a step and synchronising stage: step, sync, rank, late_ms (behind the second),
+        cost_s, stage, lost_ms.
+    ranks: a row a rank: rank, host, its parallel groups, step_ms, waited_s (for others), cost_s
+        (that the others waited for it), last_step, rows, bad_rows, dropped, open, attempts,
+        clock_error_s.
+    hosts, groups: the same sums over the ranks of a host, and of each parallel group.
+    changes: stages that took more or less time from a step on.
+    overlap: a row a rank of the torch traces that were given: communication_s, hidden_s (while
+        kernels computed), hidden_share.
+    problems: what is wrong with the files, in sentences.
+    heat: the excess of a stage over the median as a matrix of ranks and steps, for the plot.
+    verdict: what bounds the run, as `my_utils why` says it; the page and the command begin with it.
+        It has its own rules (docs/runs/verdict.md): two ranks are enough for it, and what it names
+        need not be among the stragglers, which are judged by chance.
+    source: what it was read from.
+
+    Written by `to_json`, `save_csv`, `save_html` and `save_figures`.
+    """
+
+    run: RunFigures
+    stragglers: list[Straggler]
+    stages: pd.DataFrame
+    stages_by_rank: pd.DataFrame
+    steps: pd.DataFrame
+    waits: pd.DataFrame
+    ranks: pd.DataFrame
+    hosts: pd.DataFrame
+    groups: pd.DataFrame
+    changes: list[StageChange]
+    overlap: pd.DataFrame
+    problems: list[str]
+    heat: Heat
+    verdict: Verdict | None = None
+    source: Source = field(default=Source(()), repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return same_fields(self, other)
+
+    def __repr__(self) -> str:
+        """One screen: the verdict, and the stages that take most time."""
+        return one_screen([*self._title(), *self._stage_lines()])
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        verdict = html_text(self._title()) if self.verdict is None else self.verdict._repr_html_()
+        header, *rows = self._stage_rows()
+        return verdict + html_table(header, rows)
+
+    def _title(self) -> list[str]:
+        if self.verdict is not None:
+            return self.verdict.lines()
+        return [f"Report: {self.run['ranks']} ranks, {self.run['steps']} steps"]
+
+    def _stage_lines(self) -> list[str]:
+        names = ", ".join(TABLES)
+        return ["", *table_lines(self._stage_rows(), left=1), "", f"tables: {names}"]
+
+    def _stage_rows(self) -> list[list[str]]:
+        """A head, and the stages that take most time: the total, the own time and the mean."""
+        shown = self.stages[["stage", "count", "total_s", "self_s", "mean_ms"]]
+        rows = shown.nlargest(STAGES_SHOWN, "self_s").itertuples(index=False)
+        return [list(map(str, shown.columns))] + [
+            [str(stage), str(count), f"{total_s:.3f}", f"{self_s:.3f}", f"{mean_ms:.3f}"]
+            for stage, count, total_s, self_s, mean_ms in rows
+        ]
+
+    def to_json(self) -> str:
+        """All of it but stages_by_rank, waits and heat, as one JSON object; NaN becomes null."""
+        result: dict[str, Any] = {"version": 1, "run": self.run}
+        result["stragglers"] = [one.as_dict() for one in self.stragglers]
+        result["changes"] = [asdict(change) for change in self.changes]
+        for name in ("stages", "steps", "ranks", "hosts", "groups", "overlap"):
+            result[name] = json.loads(getattr(self, name).to_json(orient="records"))
+        result["problems"] = self.problems
+        if self.verdict is not None:
+            result["verdict"] = self.verdict.as_data()
+        return json.dumps(result)
+
+    def save_csv(self, output: str | os.PathLike[str]) -> list[Path]:
+        """Each table as `output`/<name>.csv."""
+        pandas = require("pandas", PURPOSE)
+        tables = {name: getattr(self, name) for name in TABLES}
+        tables["stragglers"] = pandas.DataFrame(
+            [one.as_dict() for one in self.stragglers], columns=list(Straggler.__annotations__)
+        )
+        tables["changes"] = pandas.DataFrame(
+            self.changes, columns=list(StageChange.__annotations__)
+        )
+        target = Path(output)
+        target.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for name, table in tables.items():
+            paths.append(target / f"{name}.csv")
+            with atomic_write(paths[-1]) as file:
+                table.to_csv(file, index=False)
+        return paths
+
+    def save_html(
+        self, path: str | os.PathLike[str], links: dict[int, StepTrace] | None = None
+    ) -> None:
+        """One file that opens in a browser without anything else: the page of `my_utils report`,
+        with the tables of this report in it. The files that were analysed are read once more.
+
+        links: by the place of a straggler, the trace of its worst step. "-" and "/dev/stdout" are
+        written to, a directory is refused.
+        """
+        from .report_tables import tables_of
+        from .run_page import page_of
+
+        page = page_of(self.source)
+        page.tables = [*page.tables, *tables_of(self, links or {})]
+        page.problems = self.problems
+        with open_output(path) as file:
+            file.write(encoded(page_text(page)))
+
+    def save_figures(self, output: str | os.PathLike[str]) -> list[Path]:
+        """The plots as step_time.png, rank_by_step.png and stages.png in the folder `output`."""
+        from .figures import write_figures
+
+        return write_figures(self, Path(output))
+
+
+@dataclass
+class Options:
+    """How `analyze` reads and what it leaves out; its arguments under their names."""
+
+    ranks: set[int] | None
+    steps: tuple[int, int] | None
+    engine: Literal["local", "ray"]
+    sync: re.Pattern[str] | None
+    warmup: int | None
+    memory_limit: str
+    parquet: str | None
+    torch_traces: Sequence[str]
+    on_progress: Callable[[int, int], None] | None = None
+
+
+def analyze(
+    paths: Paths,
+    *,
+    ranks: Iterable[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    engine: Literal["local", "ray"] = "local",
+    sync: str | None = None,
+    warmup: int | None = None,
+    memory_limit: str = "256MB",
+    parquet: str | os.PathLike[str] | None = None,
+    torch_traces: Iterable[str | os.PathLike[str]] = (),
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Reads the files of all ranks and finds the ranks, stages and steps that cost the time.
+
+    On CUDA the tables have the times of the hosts, which are times of enqueueing; the verdict and
+    the page have those of the device.
+
+    Needs pandas.
+
+    Args:
+        paths: log directories, CSVs, journals or globs of them; one or several. Clocks are taken
+            as they stand in the files, aligned by `my_utils.clockSyncUtils`; offsets that are left
+            show in the ends of a synchronising stage and are taken off.
+        ranks: only these; all by default.
+        steps: only these, a half-open range (10, 20); all by default.
+        engine: "local" reads here, "ray" on the cluster that the process is connected to or that
+            RAY_ADDRESS names, which must see the same paths; the results are equal.
+        sync: a regular expression that is searched for in the paths of stages ("iter/all_reduce"):
+            in those it finds ranks wait for one another. Without it they are inferred.
+        warmup: so many steps at the beginning are left out of comparisons; by default the first
+            and those after it that clearly take longer than the rest, as in the verdict.
+        memory_limit: how much of the stages' times stays in memory, such as "256MB"; what exceeds
+            it goes to a temporary file.
+        parquet: a folder to which all stages are written, partitioned by rank; needs pyarrow.
+        torch_traces: traces of torch's profiler (.json, .json.gz), from which the overlap of
+            communication with compute is counted.
+        on_progress: called with the number of ranks that are read, and of all.
+
+    Raises:
+        ReportError: there are no stages to report on.
+        ImportError: the extra is not installed.
+        ValueError: an argument is not one of these, or a file of torch_traces is no trace.
+        OSError: the folder of parquet, or the temporary file, cannot be written to.
+    """
+    if engine not in ("local", "ray"):
+        raise ValueError(f"engine must be 'local' or 'ray', not {engine!r}")
+    if warmup is not None:
+        check_int("warmup", operator.index(warmup), 0)
+    if steps is not None and not (len(steps) == 2 and steps[0] < steps[1]):
+        raise ValueError(f"steps must be a range that is not empty, not {steps!r}")
+    options = Options(
+        None if ranks is None else set(ranks), steps, engine, sync_pattern(sync), warmup,
+        memory_limit, None if parquet is None else os.fspath(parquet),
+        [os.fspath(path) for path in torch_traces], on_progress,
+    )  # fmt: skip
+    several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not several:
+        raise ValueError("paths must name a directory or a file, it is empty")
+    return _analyze(several, options)
+
+
+def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Report:
+    file_sets, problems = find_ranks(paths, options.ranks)
+    if not file_sets:
+        raise ReportError("\n".join(problems) or "no rank of the input is among those asked for")
+    read_all = read_ranks_on_ray if options.engine == "ray" else read_ranks
+    with contextlib.closing(Cells(options.memory_limit)) as cells:
+        read: list[RankCells] = []
+        for one in read_all(file_sets, options.steps or EVER, options.parquet):
+            cells.add(one)
+            read.append(for_the_verdict(one))
+            if options.on_progress is not None:
+                options.on_progress(len(read), len(file_sets))
+        ranks = ranks_of_run(read)
+        cells.keep(ranks.kept, options.steps or EVER)
+        report = _report(cells, ranks, problems, options)
+    report.source = _source_of(paths, options)
+    report.verdict = _verdict_of(report.source, ranks, problems)
+    return report
+
+
+def _report(cells: Cells, ranks: RunRanks, problems: list[str], options: Options) -> Report:
+    metadata = {one.metadata.rank: one.metadata for one in ranks.kept}
+    peers = {one.metadata.rank: peers_of(one) for one in ranks.kept}
+    grid = Grid(cells, peers, options.warmup)
+    problems = problems + problems_of(grid, ranks, options.ranks)
+    if not grid.paths:
+        raise ReportError("\n".join([*problems, "no stage has ended in these files"]))
+    offsets = clock_offsets(grid)
+    sync = synchronising_stages(grid, offsets, options.sync)
+    segments = segments_of(grid, offsets, sync)
+    stragglers = find_stragglers(grid, segments, {r: one.host for r, one in metadata.items()})
+    slow = [one.rank for one in stragglers]
+    waits = tables.wait_table(grid, segments)
+    rank_table = tables.rank_table(grid, segments, offsets, metadata)
+    return Report(
+        run=_run_figures(grid, sync, waits),
+        stragglers=stragglers,
+        stages=stage_table(cells, grid, segments),
+        stages_by_rank=stages_by_rank(cells),
+        steps=tables.step_table(grid, sync, waits),
+        waits=waits,
+        ranks=rank_table,
+        hosts=tables.host_table(rank_table, slow),
+        groups=tables.group_table(rank_table, slow),
+        changes=changes_of_stages(grid),
+        overlap=overlap_of(options.torch_traces),
+        problems=problems,
+        heat=heat_of(grid, sync, stragglers),
+    )
+
+
+def _source_of(paths: Sequence[str | os.PathLike[str]], options: Options) -> Source:
+    ranks = None if options.ranks is None else frozenset(options.ranks)
+    names = tuple(os.fspath(path) for path in paths)
+    return Source(names, ranks, options.steps, options.warmup, options.sync)
+
+
+def _verdict_of(source: Source, ranks: RunRanks, problems: list[str]) -> Verdict:
+    try:
+        return judged_of(source, ranks, problems)
+    except NothingToJudge as error:
+        return Verdict("not judged", reason=str(error).partition("\n")[0])
+
+
+def _run_figures(grid: Grid, sync: list[int], waits: pd.DataFrame) -> RunFigures:
+    step_ns = grid.middle_step_ns()
+    return {
+        "ranks": len(grid.ranks),
+        "steps": len(grid.steps),
+        "first_step": int(grid.steps[0]),
+        "last_step": int(grid.steps[-1]),
+        "warmup": grid.warmup,
+        "step_ms": None if np.isnan(step_ns) else round(step_ns * 1e-6, 6),
+        "duration_s": round(float(np.nanmax(grid.ends) - np.nanmin(grid.begins)) * 1e-9, 9),
+        "synchronising": [grid.paths[path] for path in sync],
+        "waited_s": round(float(waits["cost_s"].sum()), 9),
+        "not_judged": why_not_judged(grid),
+    }

@@ -1,0 +1,197 @@
+"""A page about a run: `my_utils report logs`.
+
+    my_utils report LOG_DIR -o report.html
+
+Exit status: 0, the report is written; 1, there was nothing to report on or it could not be
+written; 2, wrong arguments; 130, interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...core.command_line import (
+    CommandParser,
+    add_json,
+    add_logs,
+    add_output,
+    add_quiet,
+    add_ranks,
+    add_steps,
+    add_warmup,
+    check_outputs,
+    fail,
+    parser,
+    run_cli,
+    say,
+)
+from ...core.outputs import check_output, open_output
+from ...core.printable import encoded
+from ...core.progress import Progress
+from ...core.run_files.newest import found_logs
+from ..verdict.export import add_export, export_verdict
+
+if TYPE_CHECKING:
+    from ..verdict.result import Verdict
+    from .analysis import Report
+    from .page import Page
+
+
+DEFAULT_PAGE = "report.html"
+
+
+def command_parser() -> CommandParser:
+    chosen = parser(
+        "report",
+        "Writes a page about a run: its verdict, where the time goes, and which rank waits.",
+        [
+            "my_utils report",
+            "my_utils report logs -o report.html --ranks 0,3-5 --steps 100:200",
+            "my_utils report logs --json | jq .stragglers",
+        ],
+        statuses="0  the report is written\n1  there was nothing to report on, or it could not be "
+        "written\n2  wrong arguments",
+    )
+    add = chosen.add_argument
+    add_logs(chosen)
+    add_output(
+        chosen, "the page, or all figures as .json "
+        f"(default: {DEFAULT_PAGE}, unless another output is named)",
+        suffixes=(".html", ".htm", ".json"),
+    )  # fmt: skip
+    add_json(chosen, "all figures to standard output; no file unless another option names one")
+    add("--csv", metavar="DIR", help="all tables as CSV")
+    add("--png", metavar="DIR", help="the plots")
+    add("--parquet", metavar="DIR", help="all stages, partitioned by rank")
+    add("--engine", choices=("local", "ray"),
+        help="adds tables, for many rows; ray: on the cluster that RAY_ADDRESS names")  # fmt: skip
+    add_steps(chosen)
+    add_ranks(chosen)
+    add("--sync", metavar="REGEX", help="stages in which ranks wait; inferred without it")
+    add_warmup(chosen, "steps at the beginning that do not count")
+    add(
+        "--memory-limit",
+        default="256MB",
+        metavar="SIZE",
+        help="of the tables; what exceeds it goes to a temporary file (%(default)s)",
+    )
+    add("--torch-trace", nargs="+", action="extend", default=[], metavar="TRACE.json",
+        help="of torch's profiler: how much communication is hidden")  # fmt: skip
+    add_export(chosen)
+    add_quiet(chosen)
+    return chosen
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    return run_cli(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    chosen = command_parser()
+    args = chosen.parse_args(argv)
+    if not (args.output or args.json or args.csv or args.png or args.parquet):
+        args.output = DEFAULT_PAGE
+    check_outputs(chosen, args)
+    try:
+        if args.output is not None:
+            check_output(args.output)
+        args.logs = found_logs("report", args.logs, args.quiet)
+        verdict = _write(args)
+    except BrokenPipeError:
+        raise
+    except (OSError, ImportError, MemoryError, ValueError) as error:
+        return _failed(chosen, error)
+    if args.export and verdict is None:
+        return fail("report", "--export needs a run that can be judged")
+    is_sent = verdict is None or export_verdict("report", verdict, args.export)
+    return 0 if is_sent else 1
+
+
+def _failed(chosen: CommandParser, error: Exception) -> int:
+    """1 where there was nothing to report on; what else is no value is a wrong argument."""
+    from ..verdict.load import NothingToJudge
+    from .analysis import ReportError
+
+    if isinstance(error, ValueError) and not isinstance(error, (NothingToJudge, ReportError)):
+        chosen.error(str(error))
+    return fail("report", error)
+
+
+def _write(args: argparse.Namespace) -> Verdict | None:
+    """The page alone needs no pandas; all other outputs are an engine's."""
+    with Progress(
+        "report", None, "ranks", quiet=args.quiet, no_color=args.no_color, ticking=True
+    ) as shown:
+        report = _analyzed(args, shown) if _needs_engine(args) else None
+        shown.phase("writing")
+        page = _page(args, report) if _is_page(args) else None
+        if report is not None:
+            _write_tables(args, report)
+    if args.json and report is not None:
+        print(report.to_json())
+    elif not args.quiet:
+        _print(args, page)
+    if page is not None:
+        return page.verdict
+    return None if report is None else report.verdict
+
+
+def _is_page(args: argparse.Namespace) -> bool:
+    return args.output is not None and not args.output.lower().endswith(".json")
+
+
+def _needs_engine(args: argparse.Namespace) -> bool:
+    asked = args.engine or args.json or args.csv or args.png or args.parquet
+    return bool(asked or args.torch_trace or (args.output and not _is_page(args)))
+
+
+def _analyzed(args: argparse.Namespace, shown: Progress) -> Report:
+    from .analysis import analyze
+
+    return analyze(
+        args.logs, ranks=args.ranks, steps=args.steps, engine=args.engine or "local",
+        sync=args.sync, warmup=args.warmup, memory_limit=args.memory_limit, parquet=args.parquet,
+        torch_traces=args.torch_trace, on_progress=shown.show,
+    )  # fmt: skip
+
+
+def _page(args: argparse.Namespace, report: Report | None) -> Page:
+    from .judged import Source, sync_pattern
+    from .page import page_text
+    from .run_page import page_of
+
+    if report is not None:
+        source = report.source
+    else:
+        ranks = None if args.ranks is None else frozenset(args.ranks)
+        source = Source(tuple(args.logs), ranks, args.steps, args.warmup, sync_pattern(args.sync))
+    page = page_of(source)
+    if report is not None:
+        from .report_tables import tables_of
+
+        page.tables = [*page.tables, *tables_of(report, {})]
+        page.problems = report.problems
+    with open_output(args.output) as file:
+        file.write(encoded(page_text(page)))
+    return page
+
+
+def _write_tables(args: argparse.Namespace, report: Report) -> None:
+    if args.csv:
+        report.save_csv(args.csv)
+    if args.png:
+        report.save_figures(args.png)
+    if args.output is not None and not _is_page(args):
+        with open_output(args.output) as file:
+            file.write(encoded(f"{report.to_json()}\n"))
+
+
+def _print(args: argparse.Namespace, page: Page | None) -> None:
+    """The verdict, unless the page itself goes to standard output, and where the page is."""
+    if page is not None and args.output != "-":
+        print("\n".join(page.verdict.lines()))
+    if args.output is not None:
+        say("report", f"-> {args.output}")

@@ -1,0 +1,76 @@
+"""Reads files into cells and metadata of ranks, here or on the machines of a cluster."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from ...trace.inputs import FileSet
+from ..verdict.rank_cells import RankCells, cells_of_rank
+from ..verdict.rank_files import RankMetadata, last_run, read_rank
+from ..verdict.readers import read_side_by_side
+from ..verdict.run_ranks import RunRanks, left_out
+from .grid import Grid
+from .parquet import write_parquet
+
+NAMED_AT_MOST = 20
+
+
+def read_ranks(
+    file_sets: Sequence[FileSet], steps: tuple[int, int], parquet: str | None
+) -> Iterator[RankCells]:
+    """The ranks in order, with what tables of these steps need. parquet: a folder for all rows."""
+
+    def read(file_set: FileSet) -> RankCells:
+        rank = read_rank(file_set)
+        cells = cells_of_rank(rank, steps)
+        if parquet is not None:
+            write_parquet(rank if cells.is_automatic else last_run(rank), parquet)
+        return cells
+
+    return read_side_by_side(file_sets, read)
+
+
+def problems_of(grid: Grid, ranks: RunRanks, wanted: set[int] | None) -> list[str]:
+    """Ranks without files, of an older run, cut short, with damaged rows or dropped records.
+    wanted: the ranks that were asked for."""
+    metadata = {one.metadata.rank: one.metadata for one in ranks.read}
+    problems = [*_missing(metadata, wanted), *left_out(ranks, _named)]
+    if stopped := grid.ranks[grid.last_steps() < grid.steps[-1:]].tolist():
+        end = grid.steps[-1]
+        problems.append(f"{_named(stopped)} ended before step {end}, the last of the run")
+    for rank, one in sorted(metadata.items()):
+        problems.extend(f"rank {rank}: {error}" for error in one.errors)
+    for what, chosen in (
+        ("rows that could not be understood", [r for r, one in metadata.items() if one.bad_rows]),
+        ("records that were lost during the run",
+         [r for r, one in metadata.items() if one.dropped]),
+        ("a clock that was set during the run",
+         [r for r, one in metadata.items() if one.clock_steps]),
+        ("older runs in the same files, which are left out",
+         [r for r, one in metadata.items() if one.older_runs]),
+    ):  # fmt: skip
+        if chosen:
+            problems.append(f"{_named(sorted(chosen))} {_have(len(chosen))} {what}")
+    return problems
+
+
+def _missing(metadata: dict[int, RankMetadata], ranks: set[int] | None) -> list[str]:
+    size = max((one.world_size for one in metadata.values()), default=0)
+    wanted = range(size) if ranks is None else sorted(ranks)
+    count = len(wanted) - sum(rank in wanted for rank in metadata)
+    missing = (rank for rank in wanted if rank not in metadata)  # a damaged size may be any
+    shown = list(itertools.islice(missing, NAMED_AT_MOST))
+    return [f"{_named(shown, count)} {_have(count)} no files"] if shown else []
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
+
+
+def _named(ranks: Sequence[int], count: int | None = None) -> str:
+    """count: the number of all ranks, if `ranks` has only the first of them."""
+    count = len(ranks) if count is None else count
+    shown = ", ".join(map(str, ranks[:NAMED_AT_MOST]))
+    more = f" and {count - NAMED_AT_MOST} more" if count > NAMED_AT_MOST else ""
+    return f"{'rank' if count == 1 else 'ranks'} {shown}{more}"

@@ -1,0 +1,114 @@
+"""The tables of a report's page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...core.ranges import as_ranges, ranges_text
+from ..pages.tables import Cell, Column, Table, as_table, bytes_of, integer, percent, time_of
+from ..verdict.device import LAUNCH
+from ..verdict.result import Finding
+from ..verdict.run_data import Matrix, RunData
+from .bars import row_means
+
+
+def finding_table(findings: Sequence[Finding]) -> Table:
+    """All that the verdict found, the most costly first."""
+    columns = [
+        Column("what", left=True), Column("ranks", left=True), Column("hosts", left=True),
+        Column("stage", left=True), *map(Column, ("cost per step", "share", "since step")),
+    ]  # fmt: skip
+    rows = [
+        [
+            Cell(one.kind, left=True), Cell(ranges_text(as_ranges(one.ranks)), left=True),
+            Cell(", ".join(one.hosts), left=True), Cell(one.stage or "", left=True),
+            time_of(one.cost_ns_a_step * 1e-6), percent(one.share),
+            Cell("", "") if one.since_step is None else integer(one.since_step),
+        ]
+        for one in findings
+    ]  # fmt: skip
+    return as_table("findings", "What was found", columns, rows)
+
+
+def stage_table(run: RunData, warmup: int, sync_stages: Sequence[str]) -> Table:
+    """What a stage takes a rank in a step, without the stages inside it, over all ranks and steps
+    behind the warm-up."""
+    columns = [
+        Column("stage", left=True), *map(Column, ("mean", "p50", "p99", "longest", "share")),
+        Column("slowest rank"),
+    ]  # fmt: skip
+    steps = run.step_ns[:, warmup:]
+    whole = float(np.nansum(steps))
+    rows = []
+    for layer, name in enumerate(run.stages):
+        took = np.where(np.isfinite(steps), run.totals[:, warmup:, layer], np.nan)
+        known = took[np.isfinite(took)]
+        if known.size == 0 or known.max() <= 0:
+            continue
+        by_rank = row_means(took)
+        waits = " (ranks wait here)" if name in sync_stages else ""
+        figures = (known.mean(), np.quantile(known, 0.5), np.quantile(known, 0.99), known.max())
+        rows.append([
+            Cell(name + waits, left=True),
+            *(time_of(float(ns) * 1e-6) for ns in figures),
+            percent(float(known.sum()) / whole if whole else 0.0),
+            integer(int(run.ranks[int(np.nanargmax(by_rank))])),
+        ])  # fmt: skip
+    note = (
+        "Each figure is the time of one rank in one step, without the stages inside. The warm-up "
+        "is left out."
+    )
+    if LAUNCH in run.stages:
+        note += f" Stages have the time of the GPU; in {LAUNCH} the GPU waits for the host."
+    return as_table("stages", "Stages", columns, rows, note)
+
+
+def rank_table(run: RunData, warmup: int, waited: Matrix) -> Table:
+    """A row a rank: its step, what it waited by `waits_ns`, and its last step."""
+    columns = [
+        Column("rank"), Column("host", left=True),
+        *map(Column, ("step", "works", "waits", "last step", "memory")),
+    ]  # fmt: skip
+    steps = row_means(run.step_ns[:, warmup:])
+    waits = row_means(waited[:, warmup:])
+    memory = run.counters.get("rss_bytes")
+    rows = []
+    for row, rank in enumerate(run.ranks.tolist()):
+        known = np.flatnonzero(np.isfinite(run.step_ns[row]))
+        rows.append([
+            integer(rank),
+            Cell(run.hosts[row] if len(run.hosts) else "", left=True),
+            time_of(steps[row] * 1e-6),
+            time_of(max(steps[row] - waits[row], 0.0) * 1e-6),
+            time_of(min(waits[row], steps[row]) * 1e-6),
+            integer(int(run.steps[known[-1]])) if known.size else Cell("", ""),
+            bytes_of(None if memory is None else _last(memory[row])),
+        ])  # fmt: skip
+    return as_table("ranks", "Ranks", columns, rows)
+
+
+def host_table(run: RunData, warmup: int, waited: Matrix) -> Table:
+    """The same means over the ranks of each host; empty where there is one host."""
+    columns = [Column("host", left=True), *map(Column, ("ranks", "step", "works", "waits"))]
+    hosts = np.array(run.hosts if len(run.hosts) else [""] * len(run.ranks))
+    steps = row_means(run.step_ns[:, warmup:])
+    waits = np.minimum(row_means(waited[:, warmup:]), steps)
+    names = np.unique(hosts)
+    rows = []
+    for name in names if len(names) > 1 else ():
+        own = (hosts == name) & np.isfinite(steps)
+        if not own.any():
+            continue
+        step, wait = float(steps[own].mean()), float(waits[own].mean())
+        rows.append([
+            Cell(str(name), left=True), integer(int(own.sum())), time_of(step * 1e-6),
+            time_of((step - wait) * 1e-6), time_of(wait * 1e-6),
+        ])  # fmt: skip
+    return as_table("hosts", "Hosts", columns, rows, is_open=False)
+
+
+def _last(series: Matrix) -> float | None:
+    known = series[np.isfinite(series)]
+    return float(known[-1]) if known.size else None

@@ -1,0 +1,95 @@
+"""The page of a run out of its files: arrays, verdict, and the worst step span by span."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ...core.ranges import as_ranges, ranges_text
+from ..verdict.device import by_the_device
+from ..verdict.rank_files import find_ranks, last_run, read_rank
+from ..verdict.result import Verdict
+from ..verdict.run_data import RunData
+from .flames import Profiled
+from .judged import Source, judged
+from .page import Page, PageTrace
+from .page_tables import finding_table
+from .worst_step import WorstStep, spans_of
+
+RANKS_IN_STEP = 4
+TRACE_BYTES_MAX = 4_000_000  # before it is deflated to about a tenth
+
+
+def page_of(source: Source) -> Page:
+    """Reads and judges the run. Raises NothingToJudge, a ValueError, where no rank can be read."""
+    profiled = Profiled(source.paths, source.ranks)
+    run, verdict = judged(source, profiled.take)
+    run = by_the_device(run) or run
+    page = Page(run, verdict, _sync_stages(run, verdict), verdict.warmup)
+    page.tables = [finding_table(verdict.findings)]
+    page.flames = profiled.flames()
+    step = _worst_column(page)
+    if step is not None:
+        chosen = _ranks_beside(page, step)
+        page.worst = _worst_step(source.paths, chosen, int(run.steps[step]))
+        page.trace = _trace_of(source.paths, chosen, int(run.steps[step]))
+    return page
+
+
+def _sync_stages(run: RunData, verdict: Verdict) -> list[str]:
+    recorded = {point.stage for point in run.sync_points or ()}
+    return [name for name in run.stages if name in recorded or name in verdict.inferred]
+
+
+def _worst_column(page: Page) -> int | None:
+    """The judged step in which the ranks waited longest for one another, without waits the longest
+    one. None where steps are counted through several attempts: their numbers are not the files'."""
+    run = page.run
+    if run.renumbered or run.step_ns.shape[1] <= page.warmup:
+        return None
+    costs = page.waited.sum(0)
+    if not costs.any():
+        costs = np.where(np.isfinite(run.step_ns), run.step_ns, 0.0).sum(0)
+    return page.warmup + int(np.argmax(costs[page.warmup :]))
+
+
+def _ranks_beside(page: Page, step: int) -> list[int]:
+    """The ranks that are named, then those that waited longest in the step."""
+    named = [rank for one in page.verdict.findings[:1] for rank in one.ranks[:1]]
+    waits = page.waited[:, step]
+    if not named:
+        named = [int(page.run.ranks[int(np.argmin(waits))])]
+    order = page.run.ranks[np.argsort(-waits, kind="stable")].tolist()
+    return [*named, *(rank for rank in order if rank not in named)][:RANKS_IN_STEP]
+
+
+def _worst_step(paths: Sequence[str], ranks: Sequence[int], step: int) -> WorstStep | None:
+    file_sets, _ = find_ranks(paths, set(ranks))
+    read = {one.rank: last_run(read_rank(one)) for one in file_sets}
+    spans = spans_of([read[rank] for rank in ranks if rank in read], step)
+    return spans if any(one.spans for one in spans.ranks) else None
+
+
+def _trace_of(paths: Sequence[str], ranks: Sequence[int], step: int) -> PageTrace | None:
+    """The trace of the same ranks and step for Perfetto; None where it cannot be made, or is too
+    large for a page that one forwards."""
+    from ...trace.csv2trace import ConversionError, ConversionWarning, csv_to_trace
+
+    name = f"step{step}_ranks{ranges_text(as_ranges(ranks))}.pftrace"
+    with (
+        tempfile.TemporaryDirectory(prefix="my_utils_report_") as folder,
+        warnings.catch_warnings(),
+    ):
+        path = Path(folder, "trace.pftrace")
+        try:
+            # What is wrong with the files stands in the page already.
+            warnings.simplefilter("ignore", ConversionWarning)
+            csv_to_trace(list(paths), path, ranks=set(ranks), steps=(step, step + 1), recover=True)
+            content = path.read_bytes()
+        except (ConversionError, OSError):
+            return None
+    return PageTrace(name, content) if len(content) <= TRACE_BYTES_MAX else None

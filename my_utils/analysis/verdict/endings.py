@@ -1,0 +1,83 @@
+"""How a run ended, if it did not end as it should: a sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...core.bounded_read import read_whole
+from ...core.checked_json import object_of
+from ...core.ranges import ranks_text
+from .rank_cells import RankCells
+
+RUN_FILE = "run.json"
+RUN_FILE_BYTES_MAX = 1 << 20
+NAMED_MAX = 2
+EXITED, KILLED = "exit", "killed or crashed"
+
+
+def run_file_of(paths: Sequence[str]) -> dict[str, Any]:
+    """What `my_utils run` wrote down next to the files; {} where it did not."""
+    for path in paths:
+        try:
+            data, _ = read_whole(os.path.join(path, RUN_FILE), RUN_FILE_BYTES_MAX, "a run's file")
+            return object_of(data)
+        except (OSError, ValueError):
+            continue
+    return {}
+
+
+def ending_of(
+    ranks: Sequence[RankCells], has_ended: Mapping[int, bool], run_file: Mapping[str, Any]
+) -> str:
+    """ "" where all processes ended by themselves, and without an exception.
+
+    has_ended: of a rank, whether its process ended normally; one that is missing did. run_file: as
+    of `run_file_of`. The first to end is named first, as its end may have ended the others.
+    """
+    ends = sorted(
+        (one.metadata.end_ns, _how(one, has_ended), one.metadata.rank, _last_step(one))
+        for one in ranks
+    )
+    bad = [place for place, (_, what, _, _) in enumerate(ends) if what != EXITED]
+    # A rank that exits before another fails is why that one fails.
+    ends = [one for place, one in enumerate(ends) if bad and (place < bad[0] or place in bad)]
+    texts = [f"{what} on rank {rank} in step {step}" for _, what, rank, step in ends[:NAMED_MAX]]
+    if len(ends) > NAMED_MAX:
+        others = [rank for _, _, rank, _ in ends[NAMED_MAX:]]
+        texts.append(f"then {ranks_text(sorted(others), 8)}")
+    status = run_file.get("exit_status")
+    if isinstance(status, int) and status:
+        texts.append(f"the command ended {status_text(status)}")
+    return "; ".join(texts)
+
+
+def _how(rank: RankCells, has_ended: Mapping[int, bool]) -> str:
+    if error := _error_of(rank):
+        return error
+    return EXITED if has_ended.get(rank.metadata.rank, True) else KILLED
+
+
+def status_text(status: int) -> str:
+    """
+    >>> status_text(7), status_text(-9)
+    ('with exit status 7', 'by SIGKILL')
+    """
+    if status > 0:
+        return f"with exit status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"
+
+
+def _error_of(rank: RankCells) -> str:
+    """The name of the exception that ended the last attempt of its process."""
+    ends = [note for note in rank.notes if note.name == "my_utils.run_end"]
+    return ends[-1].pairs.get("error", "") if ends else ""
+
+
+def _last_step(rank: RankCells) -> int:
+    return max((attempt.last for attempt in rank.attempts.values()), default=0)

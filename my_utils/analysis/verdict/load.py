@@ -1,0 +1,390 @@
+"""Files of a run into arrays, without any package beyond numpy.
+
+Each rank is read by the engine, in one piece and without the interpreter's lock; then its rows are
+added up to what each stage took in each step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _core
+from ...core.ranges import rank_ranges
+from ...trace.inputs import FileSet
+from .endings import ending_of, run_file_of
+from .load_ready import STAGE, ready_of_rank, ready_of_run
+from .rank_cells import EVER, Integers, RankCells, cells_of_rank, for_the_verdict, peers_of
+from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_ranks, read_rank
+from .readers import read_side_by_side
+from .recorded_rank import RecordedRank
+from .run_data import GpuTimes, Matrix, RunData, SyncKind, SyncPoint
+from .run_ranks import RunRanks, problems_of, ranks_of_run
+from .states import command_of, states_of
+
+CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
+STEPS_KEPT = 1000  # at least, however many ranks there are
+STAGES_MAX = 40  # what is beyond them counts into the stages around
+LEAST_SHARE = 0.002  # of all time: what takes less counts into the stage around it
+SYNC_KINDS: tuple[SyncKind, ...] = ("collective", "ddp", "fsdp", "pipeline", "clip")
+
+
+class NothingToJudge(ValueError):
+    """No rank of the input can be read; the text says why, a line each."""
+
+
+def load_run(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    ranks: Iterable[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    *,
+    least_share: float = LEAST_SHARE,
+    stages_max: int = STAGES_MAX,
+    on_rank: Callable[[RankStages], None] | None = None,
+) -> RunData:
+    """The run in the files of all its ranks.
+
+    paths: log directories, CSVs, journals or globs of them; one or several, which are one run.
+    ranks: only these; all by default. steps: only these, a half-open range; all by default.
+    least_share, stages_max: a stage inside another counts into that one where it takes less than
+    this share of all time, or where there are more stages than that. on_rank: called with all rows
+    of each rank once they are read, by several threads.
+
+    Of a process that was started again, both attempts count where `my_utils run` recorded them, and
+    steps are counted through; elsewhere each step counts from the last attempt that did it, and
+    what began again at the first step is another run, of which the last counts. Thread-safe.
+
+    Raises NothingToJudge, a ValueError, where no rank can be read.
+    """
+    several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    names = [os.fspath(path) for path in several]
+    wanted = None if ranks is None else set(ranks)
+    file_sets, problems = find_ranks(names, wanted)
+    bounds = least_share, stages_max
+    chosen = ranks_of_run(list(_read_all(file_sets, on_rank)))
+    return run_of(chosen, problems, names, wanted, steps, bounds)
+
+
+def run_of(
+    ranks: RunRanks,
+    problems: Sequence[str],
+    names: Sequence[str],
+    wanted: Collection[int] | None,
+    steps: tuple[int, int] | None,
+    bounds: tuple[float, int] = (LEAST_SHARE, STAGES_MAX),
+) -> RunData:
+    """The run of ranks that have been read, whose cells are used up.
+
+    problems: what was wrong with their files. names: the paths in which these were found. wanted,
+    steps, bounds (least_share and stages_max): the arguments of `load_run` that chose them. Raises
+    NothingToJudge where no rank has a stage.
+    """
+    kept = ranks.kept
+    if not kept:
+        empty = [
+            f"rank {one.metadata.rank}: {why}" for one in ranks.read for why in _why_empty(one)
+        ]
+        raise NothingToJudge("\n".join([*problems, *empty]) or "no rank was found")
+    run = _as_arrays(kept, ranks.shifts, steps or EVER, bounds)
+    run.problems = [*problems, *problems_of(ranks), *run.problems]
+    run.world_size = 0 if wanted is not None else max(one.metadata.world_size for one in kept)
+    run.older_attempts = max(one.metadata.older_runs for one in kept)
+    run.repeated = _repeated(kept)
+    run.recorded = _recorded(kept, ranks.shifts)
+    run_file = run_file_of(names)
+    run.paths, run.command = list(names), command_of(run_file)
+    run.ended, run.running = states_of(names, run.ranks)
+    if not run.running:
+        has_ended = dict(zip(run.ranks.tolist(), run.ended, strict=True))
+        run.ending = ending_of(kept, has_ended, run_file)
+    return run
+
+
+def _why_empty(rank: RankCells) -> list[str]:
+    return rank.metadata.errors or ["no stage has ended in its files"]
+
+
+def _read_all(
+    file_sets: Sequence[FileSet], on_rank: Callable[[RankStages], None] | None
+) -> Iterator[RankCells]:
+    def read(file_set: FileSet) -> RankCells:
+        rank = read_rank(file_set)
+        if on_rank is not None:
+            on_rank(rank)
+        return for_the_verdict(cells_of_rank(rank))
+
+    return read_side_by_side(file_sets, read)
+
+
+def _recorded(ranks: list[RankCells], shifts: dict[int, int]) -> list[RecordedRank]:
+    found = [one.recorded for one in ranks if one.recorded is not None]
+    for one in found:
+        if shifts.get(one.attempt, 0):
+            one.shift(shifts[one.attempt])
+    return found
+
+
+def _repeated(ranks: Sequence[RankCells]) -> tuple[int, int] | None:
+    bounds = [one.repeated for one in ranks if one.repeated is not None]
+    return (min(one[0] for one in bounds), max(one[1] for one in bounds)) if bounds else None
+
+
+# --- all ranks ---
+
+
+def _as_arrays(
+    ranks: list[RankCells],
+    shifts: dict[int, int],
+    steps: tuple[int, int],
+    bounds: tuple[float, int],
+) -> RunData:
+    _core.give_back_memory()  # of the rows
+    numbers = np.unique(np.concatenate([_once(one.cells["step"]) for one in ranks]))
+    numbers = numbers[(numbers >= steps[0]) & (numbers < steps[1])]
+    if not len(numbers):
+        raise NothingToJudge(f"no step of {steps[0]}:{steps[1]} is in the files")
+    notes = [note for one in ranks for note in one.notes]
+    sync_points = _sync_points(notes)
+    names = _stage_names(ranks, {point.stage for point in sync_points or ()}, *bounds)
+    numbers_of = {name: number for number, name in enumerate(names)}
+    steps_max = max(CELLS_MAX // (len(ranks) * len(names)), STEPS_KEPT)
+    left_out, numbers = numbers[:-steps_max], numbers[-steps_max:]
+    shape = (len(ranks), len(numbers), len(names))
+    start = min(one.metadata.begin_ns for one in ranks)
+    filled = _Filled(shape, any("gpu_ns" in one.cells for one in ranks), start)
+    ready = [ready_of_rank(one.notes) for one in ranks]
+    last_backwards = []
+    for row, one in enumerate(ranks):
+        places = [_place(path, one, numbers_of) for path in range(len(one.paths))]
+        filled.add(row, one, np.array(places, np.int64), numbers)
+        last_backwards.append(_last_backwards(one, start) if ready[row].rows else {})
+        one.cells = {}  # so that they are not in memory twice
+    begins_anew = np.zeros(shape[:2], bool)
+    for row, one in enumerate(ranks):
+        if len(one.begins_anew):
+            begins_anew[row] = np.isin(numbers, one.begins_anew)
+    step_begins, step_ns = _step_times(filled.first, filled.last, numbers, begins_anew)
+    errors = [one.metadata.clock_error_s for one in ranks]
+    shortened = f"only steps from {numbers[0]} on are judged: the run is long"
+    return RunData(
+        ranks=np.array([one.metadata.rank for one in ranks], np.int64),
+        hosts=[one.metadata.host for one in ranks],
+        world_size=0,
+        steps=numbers,
+        stages=names,
+        begins=filled.begins, ends=filled.ends, totals=filled.totals,
+        step_begins=step_begins, step_ns=step_ns,
+        sync_points=sync_points,
+        peers=np.array([peers_of(one) for one in ranks], np.int64),
+        device=_device(notes, filled.gpu is not None),
+        gpu=filled.gpu,
+        counters=_counter_arrays(ranks, numbers),
+        clock_error_ns=None if None in errors else 1e9 * max(e for e in errors if e is not None),
+        workload={
+            key: value
+            for note in notes
+            for key, value in note.pairs.items()
+            if note.name in ("my_utils.workload", "my_utils.run")
+        },
+        attempts=max(len(one.attempts) for one in ranks),
+        renumbered=any(shifts.values()),
+        begins_anew=begins_anew,
+        ready=ready_of_run(ready, shifts, numbers, last_backwards),
+        problems=[shortened] if len(left_out) else [],
+    )  # fmt: skip
+
+
+class _Filled:
+    """The arrays of a run while ranks are put in. first, last: begin and end of each step."""
+
+    def __init__(self, shape: tuple[int, int, int], has_gpu: bool, start_ns: int) -> None:
+        self.start_ns = start_ns
+        self.begins, self.ends = np.full(shape, np.nan), np.full(shape, np.nan)
+        self.totals = np.zeros(shape)
+        self.first, self.last = np.full(shape[:2], np.inf), np.full(shape[:2], -np.inf)
+        self.gpu: GpuTimes | None = None
+        if has_gpu:
+            begins, ends, totals = (np.full(shape, np.nan) for _ in range(3))
+            error, launch = (np.zeros(shape[:2]) for _ in range(2))
+            self.gpu = GpuTimes(begins, ends, totals, error, np.zeros(shape), launch)
+
+    def add(self, row: int, rank: RankCells, places: Integers, numbers: Integers) -> None:
+        """places: of each of the rank's paths the stage it counts into, -1 none."""
+        at, here = _columns_of(rank.cells["step"], numbers)
+        columns, at = (rank.cells, at) if here.all() else (chosen(rank.cells, here), at[here])
+        if not len(at):
+            return
+        paths = columns["path"]
+        begins, ends = columns["begin_ns"] - self.start_ns, columns["end_ns"] - self.start_ns
+        firsts = _firsts(at)  # cells are in the order of steps
+        self.first[row, at[firsts]] = np.minimum.reduceat(begins, firsts)
+        self.last[row, at[firsts]] = np.maximum.reduceat(ends, firsts)
+        stages = places[paths]
+        counts = stages >= 0
+        places_of_cells = at[counts] * self.totals.shape[2] + stages[counts]
+        self._sum(self.totals[row], places_of_cells, columns["self_ns"][counts])
+        own = counts & (self._owners(places, np.array(rank.parents))[paths])
+        cell = row, at[own], stages[own]
+        self.begins[cell], self.ends[cell] = begins[own], ends[own]
+        if self.gpu is not None and "gpu_ns" in columns:
+            assert self.gpu.own is not None and self.gpu.launch is not None
+            since_ns = rank.metadata.begin_ns - self.start_ns
+            self._add_gpu(self.gpu, row, columns, since_ns, at, stages, own)
+            self._sum(self.gpu.own[row], places_of_cells, columns["device_ns"][counts])
+            self._sum(self.gpu.launch[row], at, columns["launch_ns"])
+
+    @staticmethod
+    def _sum(sums: Matrix, places: Integers, values: Any) -> None:
+        """places: in the flat array."""
+        sums[...] = np.bincount(places, values, minlength=sums.size).reshape(sums.shape)
+
+    @staticmethod
+    def _owners(places: Integers, parents: Integers) -> npt.NDArray[np.bool_]:
+        """Paths that are a stage of their own, and do not count into the one around them."""
+        own: npt.NDArray[np.bool_] = (places >= 0) & (
+            (parents == np.arange(len(parents))) | (places != places[parents])
+        )
+        return own
+
+    def _add_gpu(
+        self, gpu: GpuTimes, row: int, columns: Columns, since_ns: int, at: Any, stages: Any,
+        own: Any,
+    ) -> None:  # fmt: skip
+        timed = own & np.isfinite(columns["gpu_ns"])
+        cell = row, at[timed], stages[timed]
+        gpu.begins[cell] = columns["gpu_begin_ns"][timed] + since_ns
+        gpu.ends[cell] = columns["gpu_end_ns"][timed] + since_ns
+        gpu.totals[cell] = columns["gpu_ns"][timed]
+        np.maximum.at(gpu.error_ns[row], at[timed], columns["gpu_error_ns"][timed])
+
+
+def _stage_names(
+    ranks: Sequence[RankCells], always: set[str], least_share: float, stages_max: int
+) -> list[str]:
+    """The stages that count, parents before their children: those that take most, `always`, and
+    what is around them."""
+    totals: dict[str, float] = {}
+    for one in ranks:
+        sums = np.bincount(
+            one.cells["path"], one.cells["self_ns"].astype("f8"), minlength=len(one.paths)
+        )
+        for path, total in enumerate(sums.tolist()):
+            if total or path in one.cells["path"]:
+                totals[one.paths[path]] = totals.get(one.paths[path], 0.0) + total
+    least = least_share * sum(totals.values())
+    order = sorted(totals, key=lambda name: -totals[name])
+    kept = {name for name in order[:stages_max] if totals[name] >= least}
+    kept |= {name for name in order[:stages_max] if SEPARATOR not in name}
+    kept |= always & totals.keys()
+    for name in list(kept):
+        parts = name.split(SEPARATOR)
+        around = itertools.accumulate(parts[:-1], lambda a, b: f"{a}{SEPARATOR}{b}")
+        kept |= {one for one in around if one in totals}
+    return sorted(kept)
+
+
+def _place(path: int, rank: RankCells, numbers: dict[str, int]) -> int:
+    """The stage that a path counts into: itself, or the nearest one around it; -1 for none."""
+    while rank.paths[path] not in numbers:
+        if rank.parents[path] == path:
+            return -1
+        path = rank.parents[path]
+    return numbers[rank.paths[path]]
+
+
+def _step_times(
+    first: Matrix, last: Matrix, numbers: Integers, begins_anew: npt.NDArray[np.bool_]
+) -> tuple[Matrix, Matrix]:
+    """The begin of each step, and the time to the next one's; to the own end where the next number
+    is missing, or is that of the next attempt."""
+    begins = np.where(np.isfinite(first), first, np.nan)
+    took = np.where(np.isfinite(last), last - first, np.nan)
+    follows = (np.diff(numbers) == 1) & ~begins_anew[:, 1:]
+    to_next = np.diff(begins, axis=1)
+    use = follows & np.isfinite(to_next) & (to_next > 0)
+    took[:, :-1] = np.where(use, to_next, took[:, :-1])
+    return begins, took
+
+
+# --- what the run says of itself ---
+
+
+def _sync_points(notes: Sequence[Note]) -> list[SyncPoint] | None:
+    """None where the run did not record where its ranks meet. Many ranks say the same, so what they
+    say is told apart by its text."""
+    said = dict.fromkeys(
+        (note.pairs.get("stage", ""), note.pairs.get("members", ""), note.pairs.get("kind"))
+        for note in notes
+        if note.name == "my_utils.sync"
+    )
+    if not said:
+        return None
+    kinds: dict[str | None, SyncKind] = {kind: kind for kind in SYNC_KINDS}
+    points = (
+        SyncPoint(stage, _members(members), kinds[kind])
+        for stage, members, kind in said
+        if stage and kind in kinds
+    )
+    return list(dict.fromkeys(points))
+
+
+def _members(text: str) -> tuple[int, ...]:
+    """What cannot be read means all ranks."""
+    try:
+        ranges = rank_ranges(text) if text else ()
+    except ValueError:
+        return ()
+    return tuple(itertools.chain.from_iterable(range(low, high + 1) for low, high in ranges))
+
+
+def _device(notes: Sequence[Note], has_gpu: bool) -> str:
+    named = [note.pairs["device"] for note in notes if "device" in note.pairs]
+    return ("cuda" if has_gpu else "cpu") if not named else named[-1]
+
+
+def _last_backwards(rank: RankCells, start_ns: int) -> dict[int, float]:
+    """By step, when the last backward in it began, ns since `start_ns`."""
+    if STAGE not in rank.paths:
+        return {}
+    rows = rank.cells["path"] == rank.paths.index(STAGE)
+    begins = (rank.cells["last_begin_ns"][rows] - start_ns).astype(np.float64)
+    return dict(zip(rank.cells["step"][rows].tolist(), begins.tolist(), strict=True))
+
+
+def _counter_arrays(ranks: Sequence[RankCells], numbers: Integers) -> dict[str, Matrix]:
+    """Of the counters that some rank recorded."""
+    rows_of = {name: row for row, name in enumerate(
+        dict.fromkeys(name for one in ranks for name in one.counters.names)
+    )}  # fmt: skip
+    arrays = np.full((len(rows_of), len(ranks), len(numbers)), np.nan)
+    for row, one in enumerate(ranks):
+        at, here = _columns_of(one.counters.steps, numbers)
+        counters = [rows_of[name] for name in one.counters.names]
+        arrays[np.array(counters, np.int64)[:, None], row, at[here]] = one.counters.values[:, here]
+    return dict(zip(rows_of, arrays, strict=True))
+
+
+def _columns_of(steps: Integers, numbers: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """Of each step its place among the numbers of the columns, and whether it is one of them."""
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        at = steps - numbers[0]
+        return at, (at >= 0) & (at < len(numbers))
+    at = np.minimum(np.searchsorted(numbers, steps), len(numbers) - 1)
+    return at, numbers[at] == steps
+
+
+def _once(steps: Integers) -> Integers:
+    """Of steps that rise, each one once."""
+    return steps[_firsts(steps)]
+
+
+def _firsts(steps: Integers) -> Integers:
+    """Where each of some steps that rise begins."""
+    is_first = np.ones(len(steps), bool)
+    np.not_equal(steps[1:], steps[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)

@@ -1,0 +1,84 @@
+"""What to do next for each kind of finding: the line to change, else a command to learn more.
+
+While a process lives, a capture of it tells most. Of a run that has ended it is the next run under
+`my_utils run` with a capture of the ranks that were named, of rank 0 if none was; and where its
+command is not known the report of all stages.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...core.ranges import as_ranges, ranges_text
+from .kinds import KINDS, Kind
+
+CAPTURE = "my_utils capture {logs} --ranks {ranks} --wait"
+CAPTURE_ALL = "my_utils capture {logs} --wait"
+REPORT = "my_utils report {logs} -o report.html"
+TRACE = "my_utils trace {logs} --steps {steps} -o trace.pftrace"
+RUN = "my_utils run --capture {ranks} -- {command}"
+
+# kind: while it runs, when it has ended and its command is known, when that is not known
+NEXT: dict[Kind, tuple[str, str, str]] = dict.fromkeys(KINDS, (CAPTURE_ALL, RUN, REPORT))
+for _kind in ("input", "h2d", "straggler", "host hiccups", "optimizer", "checkpoint", "eval"):
+    NEXT[_kind] = (CAPTURE, RUN, REPORT)
+for _kind in ("slower since", "throughput falls"):
+    NEXT[_kind] = (TRACE, TRACE, TRACE)  # type: ignore[index]
+
+# What to change where nothing more must be learned first.
+CHANGES: dict[Kind, str] = {
+    "checkpoint": "torch.distributed.checkpoint.async_save, or fewer checkpoints",
+    "eval": "evaluate less often, or on fewer batches",
+    "optimizer": "foreach=True or fused=True in the optimizer",
+    "short of cores": "fewer threads a rank (OMP_NUM_THREADS=1), or more cores",
+}
+WORKERS = "num_workers={workers} in the DataLoader, now {now}"
+FEW_WORKERS = 4
+STEPS_AROUND = 3
+
+
+def change_for(kind: Kind, detail: Mapping[str, Any]) -> str | None:
+    """The line to change, None where a command tells more first. detail: that of the finding.
+
+    >>> change_for("input", {"num_workers": 0})
+    'num_workers=4 in the DataLoader, now 0'
+    >>> change_for("input", {"num_workers": 3, "workers_do": "runs"})
+    'num_workers=6 in the DataLoader, now 3'
+    """
+    if kind != "input":
+        return CHANGES.get(kind)
+    now = detail.get("num_workers")
+    if now == 0:
+        return WORKERS.format(workers=FEW_WORKERS, now=0)
+    if now is None or detail.get("workers_do") != "runs":
+        return None
+    return WORKERS.format(workers=2 * now, now=now)
+
+
+def next_command(
+    kind: Kind,
+    *,
+    paths: Sequence[str],
+    ranks: Sequence[int],
+    running: bool,
+    command: Sequence[str] = (),
+    step: int | None = None,
+) -> str:
+    """A command line that can be pasted. ranks: those named; () captures all.
+
+    >>> next_command("input", paths=["logs"], ranks=[1], running=True)
+    'my_utils capture logs --ranks 1 --wait'
+    """
+    while_running, again, unknown = NEXT[kind]
+    form = while_running if running else again if command else unknown
+    if form == CAPTURE and not ranks:
+        form = CAPTURE_ALL
+    middle = 0 if step is None else step
+    return form.format(
+        logs=shlex.join(paths or ["logs"]),
+        ranks=ranges_text(as_ranges(ranks or (0,))),
+        command=shlex.join(command),
+        steps=f"{max(middle - STEPS_AROUND, 0)}:{middle + STEPS_AROUND}",
+    )

@@ -1,0 +1,277 @@
+"""Reads the finished stages of all ranks of a run from their directories.
+
+Files are found and sorted as csv2trace does it: rotated parts, the current file, then the rows
+that only a journal holds. A rank is read by the engine, in one piece, without the interpreter's
+lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _core
+from ...core.run_files.row_metadata import metadata_pairs
+from ...trace.inputs import FileSet, Inputs
+
+Columns: TypeAlias = dict[str, npt.NDArray[Any]]  # int64 where DTYPES does not say otherwise
+
+
+SEPARATOR = "/"
+RANK_MAX = 2**31 - 1
+DTYPES = {"cuda_ms": "f8", "value": "f8", "path": "u4", "tag": "u4", "name": "u4", "attempt": "i4"}
+GROUP = re.compile(r"\b([a-z]{2,3})[=_-]?(\d+)\b")
+GROUPS = ("dp", "tp", "pp", "ep", "cp", "sp")
+
+
+@dataclass
+class RankMetadata:
+    """What is known of a rank beside its stages.
+
+    clock_error_s: the bound of its clock's error against rank 0, None where clocks were not lined
+    up. attempts: the number of its last start in the directory. older_runs: runs that were recorded
+    into the same files before; they are left out. begin_ns, end_ns: of what counts, Unix time.
+    clock_steps: how often the system's clock was set while it ran. open: stages that never ended.
+    """
+
+    rank: int
+    host: str = ""
+    label: str = ""
+    world_size: int = 0
+    attempts: int = 0
+    older_runs: int = 0
+    begin_ns: int = 0
+    end_ns: int = 0
+    clock_error_s: float | None = None
+    rows: int = 0
+    bad_rows: int = 0
+    dropped: int = 0
+    clock_steps: int = 0
+    open: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """Its places in the parallel groups that its label names: "dp=3 tp=0 pp1"."""
+        return {name: int(place) for name, place in GROUP.findall(self.label) if name in GROUPS}
+
+
+@dataclass(frozen=True)
+class Note:
+    """A row about the run: name ("my_utils.sync") and its pairs, decoded; not to be changed."""
+
+    attempt: int
+    name: str
+    pairs: dict[str, str]
+
+
+@dataclass
+class RankStages:
+    """One rank: `stages` has the columns step, path (an index into `paths`), begin_ns, end_ns, tid,
+    cuda_ms, cuda_begin_ns, cuda_error_ns, tag (an index into `tags`) and attempt. `counters` has
+    step, value, attempt and name (an index into `counter_names`: "memory.rss_bytes"). `notes` are
+    rows about the run. `paths` are names joined by "/", parents before their children; `parents`
+    their indices, what has none its own."""
+
+    metadata: RankMetadata
+    paths: list[str]
+    parents: list[int]
+    stages: Columns
+    tags: list[str] = field(default_factory=list)
+    counters: Columns = field(default_factory=dict)
+    counter_names: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    @property
+    def around(self) -> npt.NDArray[np.int64]:
+        """Of each path the one around it, -1 where there is none."""
+        parents = np.array(self.parents, np.int64)
+        return np.where(parents == np.arange(len(parents)), -1, parents)
+
+
+def depths_of(around: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Of each path how many are around it. around: as `RankStages.around`."""
+    depths = np.zeros(len(around), np.int64)
+    for path, outer in enumerate(around.tolist()):  # which comes first
+        depths[path] = 0 if outer < 0 else depths[outer] + 1
+    return depths
+
+
+def find_ranks(
+    paths: Iterable[str | os.PathLike[str]], ranks: set[int] | None = None
+) -> tuple[list[FileSet], list[str]]:
+    """The files of each rank, and what could not be used. Of the processes of a rank the first is
+    taken; the others, of forked children, are named in the second list."""
+    inputs = Inputs(rank=None, recover=True)
+    for path in paths:
+        inputs.add(os.fspath(path))
+    problems = list(inputs.errors)
+    found: dict[int, FileSet] = {}
+    for file_set in inputs.file_sets(ranks):
+        if file_set.rank > RANK_MAX:
+            problems.append(f"{file_set.parts[0].name} belongs to no rank and is left out")
+        elif file_set.rank in found:
+            problems.append(
+                f"rank {file_set.rank}: {file_set.parts[0].name} belongs to a second process of "
+                "this rank and is left out"
+            )
+        else:
+            found[file_set.rank] = file_set
+    return list(found.values()), problems
+
+
+def read_rank(file_set: FileSet) -> RankStages:
+    """Reads one rank, all its attempts. `metadata.errors` lists what cannot be read.
+    Thread-safe."""
+    unreadable = []
+    with contextlib.ExitStack() as stack:
+        parts = []
+        for part in file_set.parts:
+            try:
+                parts.append(part.opened(stack))
+            except OSError as error:
+                unreadable.append(f"{part.name}: {error.strerror}")
+        result = _core.read_stages(parts)
+    stages = _columns(result["columns"], result["count"])
+    begin_ns, end_ns = _span(stages)
+    metadata = RankMetadata(
+        rank=file_set.rank,
+        host=unquote(result["host"]),
+        label=unquote(result["label"]),
+        world_size=result["world_size"],
+        attempts=result["attempt"],
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        clock_error_s=None if result["clock_error_ns"] < 0 else result["clock_error_ns"] * 1e-9,
+        rows=result["rows"],
+        bad_rows=result["bad_rows"],
+        dropped=result["dropped"],
+        clock_steps=result["clock_steps"],
+        open=result["open"],
+        errors=unreadable + result["errors"],
+    )
+    parents = [parent for parent, _ in result["paths"]]
+    return RankStages(
+        metadata, _full_names(result["paths"]), parents, stages, result["tags"],
+        _columns(result["counters"], result["counter_count"]), result["counter_names"],
+        [_note(attempt, text) for attempt, _, _, text in result["notes"]],
+    )  # fmt: skip
+
+
+def last_run(rank: RankStages) -> RankStages:
+    """Without the stages of runs that were recorded into the same files before.
+
+    A start that continues after the first step of the one before resumes it; one that begins at
+    that step or before it is another run.
+    """
+    stages, older_runs = _last_run(rank.stages)
+    if not older_runs:
+        return rank
+    begin_ns, end_ns = _span(stages)
+    metadata = replace(rank.metadata, older_runs=older_runs, begin_ns=begin_ns, end_ns=end_ns)
+    return replace(rank, stages=stages, metadata=metadata)
+
+
+def all_same(column: npt.NDArray[Any]) -> bool:
+    """Whether all rows have one value, or there is none."""
+    return column.strides == (0,) or not len(column) or bool(column.min() == column.max())
+
+
+def chosen(columns: Columns, rows: npt.NDArray[np.bool_]) -> Columns:
+    """The same columns where all rows are chosen."""
+    if rows.all():
+        return columns
+    count = int(rows.sum())
+    return {
+        name: np.broadcast_to(column[:1], count) if column.strides == (0,) else column[rows]
+        for name, column in columns.items()
+    }
+
+
+def by_attempt(columns: Columns) -> Iterator[tuple[int, Columns]]:
+    """The rows of each attempt, in the order of their numbers."""
+    attempts = columns["attempt"]
+    if all_same(attempts):
+        yield from ((int(number), columns) for number in attempts[:1])
+        return
+    for number in np.unique(attempts):
+        yield int(number), chosen(columns, attempts == number)
+
+
+def _span(stages: Columns) -> tuple[int, int]:
+    """The moments of the first begin and the last end, Unix time in ns; 0 if there is none."""
+    if not len(stages["step"]):
+        return 0, 0
+    return int(stages["begin_ns"].min()), int(stages["end_ns"].max())
+
+
+def _columns(columns: dict[str, bytes], count: int) -> Columns:
+    """One value stands for a column that has no other; it stays one in memory."""
+    found = {}
+    for name, data in columns.items():
+        dtype = np.dtype(DTYPES.get(name, "i8"))
+        is_whole = len(data) == count * dtype.itemsize
+        found[name] = np.ndarray(count, dtype, data, 0, None if is_whole else (0,))
+    return found
+
+
+def _note(attempt: int, text: str) -> Note:
+    return Note(attempt, *_name_and_pairs(text))
+
+
+@functools.lru_cache(maxsize=256)  # ranks say the same of their run
+def _name_and_pairs(text: str) -> tuple[str, dict[str, str]]:
+    name, _, rest = text.partition(" ")
+    return name, metadata_pairs(rest)
+
+
+def _last_run(stages: Columns) -> tuple[Columns, int]:
+    """The rows of the last run, and how many runs there were before it in the files."""
+    attempts = stages["attempt"]
+    if all_same(attempts):
+        return stages, 0
+    older, last, first = 0, 0, None
+    for attempt, rows in by_attempt(stages):
+        step = first_step(rows["step"])
+        if first is None or step <= first:
+            older += first is not None
+            last, first = attempt, step
+    if not older:
+        return stages, 0
+    return chosen(stages, attempts >= last), older
+
+
+def first_step(steps: npt.NDArray[np.int64]) -> int:
+    """The first step of an attempt: the lowest that the next one follows, if there is one. What
+    comes before a script says where it resumes is in step 0.
+
+    >>> first_step(np.array([0, 40, 41, 42])), first_step(np.array([0, 10, 20]))
+    (40, 0)
+    """
+    known = np.unique(steps)
+    followed = known[:-1][np.diff(known) == 1]
+    return int(followed[0] if len(followed) else known[0])
+
+
+def _full_names(paths: list[tuple[int, str]]) -> list[str]:
+    """Parents come before their children. Names that hold the separator may meet: numbered."""
+    names: list[str] = []
+    taken: set[str] = set()
+    for number, (parent, name) in enumerate(paths):
+        full = name if parent == number else f"{names[parent]}{SEPARATOR}{name}"
+        unique, count = full, 1
+        while unique in taken:
+            count += 1
+            unique = f"{full} ({count})"
+        taken.add(unique)
+        names.append(unique)
+    return names

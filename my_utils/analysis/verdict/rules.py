@@ -1,0 +1,384 @@
+"""The rules: a pure function from the arrays of a run to its verdict.
+
+In this order: whether the run can be judged at all; the device's view of a run on CUDA; where ranks
+meet; then, in each group of ranks that can be compared, ranks that are slow all the time, those
+that are slow now and then, imbalance that moves, and a lack of cores; over all groups, a run that
+becomes slower; last, what all ranks spend in stages that are not computing. What one rule found is
+taken off before the next one looks, so that no time is accounted for twice.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ...core.ranges import ranks_text
+from ...core.tables import count_text
+from .blame import blame, blame_without_stage
+from .causes import worker_of
+from .cores import short_of_cores
+from .device import DeviceView, device_view, has_gpu_times
+from .gpu_clocks import errors_of, lower_clock
+from .hiccups import hiccups, moving_imbalance
+from .kinds import blocks_green
+from .last_ranks import last_inside
+from .loss import LEAST_SHARE, Integers, Loss, Remaining
+from .memory import Growth, growth_of
+from .quantiles import median
+from .result import Finding, Verdict
+from .run_data import (
+    GPU_COUNTERS,
+    HOST_COUNTERS,
+    HOST_STATES,
+    LOADER_COUNTERS,
+    LOADER_DELAY,
+    LOADER_READ,
+    Matrix,
+    RunData,
+)
+from .shares import shared_stages
+from .sync import Meetings, meetings_of
+from .trends import slower_over_time
+from .warmup import warmup_of
+from .work import Work, work_of
+
+LOADER = (*LOADER_COUNTERS, LOADER_DELAY, LOADER_READ)
+HOST = (*HOST_COUNTERS, *HOST_STATES, *LOADER)
+STEPS_MIN = 20
+RANGES_NAMED = 6
+WARMUP_SHARE = 0.10  # of the run, from which on the warm-up is worth a line
+COMPUTES = 0.8  # of a step, from which on the device is busy enough to say so
+
+_ranks = functools.partial(ranks_text, most=RANGES_NAMED)
+
+
+def judge(run: RunData, warmup: int | None = None) -> Verdict:
+    """What bounds the run, by these rules alone; see `replay.inputs.judge`.
+
+    warmup: so many steps at the beginning are left out; by default those that clearly take longer,
+    see `docs/runs/verdict.md`. Thread-safe; the run is not changed.
+    """
+    verdict = _described(run)
+    columns = _judged_columns(run, warmup, verdict)
+    verdict.reason = _why_not(run, columns, verdict)
+    if verdict.reason is not None:
+        return verdict
+    view: DeviceView | None = None
+    if run.device == "cuda":
+        view = device_view(run, columns)
+        run = view.run
+        verdict.untimed_share = view.untimed_share
+    meetings = meetings_of(run, columns)
+    groups = _groups(run, meetings, columns)
+    verdict.step_ns = max(work.step_ns for work, _ in groups)  # the run ends with its slowest
+    findings = _compared(run, groups, columns)
+    if view is not None and view.is_launch_bound:
+        findings = [one for one in findings if not _is_launching(one, view)]
+    _explain_input(run, findings, columns)
+    _explain_clocks(run, findings, columns)
+    findings += _of_the_device(view, verdict)
+    findings += _of_memory(run, columns, verdict)
+    findings += _of_warmup(run, columns)
+    for one in findings:
+        waits = bool(meetings.inferred) and bool(one.detail.get("waits_in"))
+        one.inferred = waits or "inside_ns" in one.detail
+    findings.sort(key=lambda one: (not blocks_green(one.kind), -one.cost_ns_a_step))
+    verdict.findings = findings
+    verdict.inferred = tuple(meetings.inferred)
+    verdict.status = "found" if verdict.costly else "green"
+    if verdict.status == "green" and meetings.undecided is not None:
+        _leave_undecided(verdict, *meetings.undecided)
+    return verdict
+
+
+# --- what can be judged ---
+
+
+def _described(run: RunData) -> Verdict:
+    gpu_errors = tuple(errors_of(run.counters, run.ranks))
+    return Verdict(
+        "not judged",
+        judged_ranks=len(run.ranks),
+        world_size=max(run.world_size, len(run.ranks)),
+        is_cuda=run.device == "cuda",
+        attempts=run.attempts,
+        older_attempts=run.older_attempts,
+        repeated=run.repeated,
+        paths=tuple(run.paths),
+        command=tuple(run.command),
+        running=run.running,
+        ending=run.ending,
+        gpu_errors=gpu_errors,
+        notes=[*run.problems, *gpu_errors],
+    )
+
+
+def _judged_columns(run: RunData, warmup: int | None, verdict: Verdict) -> Integers:
+    """The columns that all ranks have, without the warm-up and a step that is not over."""
+    columns = np.zeros(0, np.int64)
+    if run.step_ns.size:
+        columns = np.flatnonzero(np.isfinite(run.step_ns).all(0))
+    is_over = not run.running and all(run.ended)
+    if not is_over and len(columns) and columns[-1] == len(run.steps) - 1:
+        columns = columns[:-1]
+    own = warmup_of(run.step_ns[:, columns]) if warmup is None else min(warmup, len(columns))
+    verdict.warmup = own
+    columns = columns[own:]
+    verdict.judged_steps = len(columns)
+    if len(columns):
+        verdict.first_step = int(run.steps[columns[0]])
+        verdict.last_step = int(run.steps[columns[-1]])
+        judged = run.step_ns[:, columns]
+        verdict.step_ns = float(judged.mean())
+        timed = run.totals.sum(2)[:, columns]
+        untimed = np.maximum(judged - timed, 0)
+        verdict.untimed_share = float(untimed.sum() / judged.sum())
+        if "samples" in run.counters:
+            samples = run.counters["samples"][:, columns]
+            if np.isfinite(samples).all():
+                verdict.samples_a_step = float(samples.sum(0).mean())
+    verdict.stopped = _stopped(run)
+    return columns
+
+
+def _stopped(run: RunData) -> tuple[int, ...]:
+    """Ranks whose files end before the others', by more than a step."""
+    if not run.step_ns.size:
+        return ()
+    here = np.isfinite(run.step_ns)
+    last = np.where(here.any(1), here.shape[1] - 1 - here[:, ::-1].argmax(1), -1)
+    return tuple(run.ranks[last < last.max() - 1].tolist())
+
+
+def _why_not(run: RunData, columns: Integers, verdict: Verdict) -> str | None:
+    """Why the run is not judged; sets what would make it judgeable."""
+    if not len(run.ranks) or not len(run.steps):
+        verdict.remedy = "time the stages of a step, or start the script with `my_utils run`"
+        return "no rank has a step"
+    if run.world_size > len(run.ranks):
+        here = set(run.ranks.tolist())
+        missing = [rank for rank in range(min(run.world_size, 1 << 20)) if rank not in here]
+        verdict.remedy = "name all folders of the run, those of other nodes too"
+        return f"no files of {_ranks(missing)} of {run.world_size}"
+    if len(run.steps) == 1:
+        verdict.remedy = "call timer.set_step(step), or start the script with `my_utils run`"
+        return f"all rows have step {int(run.steps[0])}"
+    if verdict.judged_steps == 0 and verdict.warmup > 1:
+        verdict.remedy = "let it run longer, or say the warm-up with --warmup"
+        return f"the warm-up is longer than half of the {verdict.warmup} steps"
+    if len(columns) < STEPS_MIN:
+        verdict.remedy = f"let it run for {STEPS_MIN} steps after the warm-up"
+        early = f"; {_ranks(verdict.stopped)} ended early" if verdict.stopped else ""
+        return (
+            f"{count_text(len(columns), 'step')} after the warm-up, {STEPS_MIN} are needed{early}"
+        )
+    if run.device == "cuda" and not has_gpu_times(run, columns):
+        verdict.remedy = "use MyTimer(use_cuda=True), or start the script with `my_utils run`"
+        return "fewer than 80 % of the steps have GPU times; host times are times of enqueueing"
+    return None
+
+
+def _leave_undecided(verdict: Verdict, stage: str, apart_ns: float) -> None:
+    verdict.status = "not judged"
+    verdict.reason = (
+        f"some ranks take {apart_ns * 1e-6:.3g} ms a step more than others in {stage}, and as much "
+        "less elsewhere; their times do not show which of them wait"
+    )
+    verdict.remedy = "start the script with `my_utils run`, which records where ranks meet"
+
+
+# --- the rules, in order ---
+
+
+def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[Work, Remaining]]:
+    groups: list[tuple[Work, Remaining]] = []
+    for rows in meetings.groups:
+        work = work_of(run, meetings, rows, columns)
+        left = Remaining(work.own.copy(), work.bases())
+        blame(work, left, [run.hosts[row] for row in rows.tolist()])
+        host = _counters(run, HOST, rows, columns)
+        hiccups(work, left, host)
+        blame_without_stage(work, left)
+        counters = _counters(run, ("samples", "tokens"), rows, columns)
+        everyone = np.arange(len(run.ranks))
+        joined = _counters(run, tuple(counters), everyone, columns)
+        moving_imbalance(work, left, counters, joined if meetings.pipelines else None)
+        last_inside(run, work, left, columns)
+        if run.device == "cpu":  # else the device may work on while the host waits
+            short_of_cores(work, left, host)
+        groups.append((work, left))
+    return groups
+
+
+class _Counters(Mapping[str, Matrix]):
+    """Counters of some ranks and steps. Each is cut out when it is asked for: many are not, and all
+    together they are larger than the run's times."""
+
+    def __init__(self, counters: dict[str, Matrix], rows: Integers, columns: Integers) -> None:
+        self._counters = counters
+        self._at = np.ix_(rows, columns)
+
+    def __getitem__(self, name: str) -> Matrix:
+        return self._counters[name][self._at]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._counters
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._counters)
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+
+def _counters(
+    run: RunData, names: Sequence[str], rows: Integers, columns: Integers
+) -> Mapping[str, Matrix]:
+    there = {name: run.counters[name] for name in names if name in run.counters}
+    return _Counters(there, rows, columns)
+
+
+def _compared(
+    run: RunData, groups: Sequence[tuple[Work, Remaining]], columns: Integers
+) -> list[Finding]:
+    findings = [
+        _finding(run, work, loss, _name(work, loss), columns)
+        for work, left in groups
+        for loss in left.losses
+    ]
+    over_time = slower_over_time(groups)
+    if over_time is not None:
+        findings.append(_finding(run, groups[0][0], over_time[0], over_time[1], columns))
+    for work, left in groups:
+        for loss, stage in shared_stages(work, left):
+            findings.append(_finding(run, work, loss, stage, columns))
+    return _joined(findings)
+
+
+def _name(work: Work, loss: Loss) -> str | None:
+    return None if loss.part is None else work.parts[loss.part]
+
+
+def _finding(run: RunData, work: Work, loss: Loss, stage: str | None, columns: Integers) -> Finding:
+    since = None if loss.since is None else int(run.steps[columns[loss.since]])
+    cost = loss.cost_ns
+    return Finding(
+        kind=loss.kind,
+        ranks=tuple(run.ranks[work.rows[loss.rows]].tolist()),
+        hosts=loss.hosts,
+        stage=stage,
+        cost_ns_a_step=cost,
+        share=cost / work.step_ns if work.step_ns else 0.0,
+        saves_ns_a_step=0.0 if loss.kind == "not judged inside" else cost,
+        since_step=since,
+        detail=loss.detail,
+    )
+
+
+def _joined(findings: Sequence[Finding]) -> list[Finding]:
+    """What several groups share is named once, with the largest cost: they pass it at once. So is a
+    stage of one group that is long in all steps, and longer in some."""
+    joined: dict[tuple[object, ...], Finding] = {}
+    for one in findings:
+        key = one.kind, one.stage, one.hosts, one.since_step
+        if key not in joined:
+            joined[key] = one
+            continue
+        other = joined[key]
+        first, second = (one, other) if one.cost_ns_a_step > other.cost_ns_a_step else (other, one)
+        if first.ranks == second.ranks:
+            first.detail = {**second.detail, **first.detail}
+        first.ranks = tuple(sorted({*first.ranks, *second.ranks}))
+        joined[key] = first
+    return list(joined.values())
+
+
+def _explain_input(run: RunData, findings: Sequence[Finding], columns: Integers) -> None:
+    """Adds to findings about input who loads, and what keeps the loader."""
+    for one in findings:
+        if one.kind != "input" or not one.ranks:
+            continue
+        workers = run.workload.get("num_workers", "")
+        if workers.isdecimal():
+            one.detail["num_workers"] = int(workers)
+        if workers != "0" and "workers_do" not in one.detail:
+            rows = np.searchsorted(run.ranks, one.ranks)
+            counters = _counters(run, LOADER, rows, columns)
+            waited_ns = np.zeros((len(rows), len(columns)))
+            if one.stage in run.stages:
+                waited_ns = run.totals[np.ix_(rows, columns)][..., run.stages.index(one.stage)]
+            one.detail |= worker_of(counters, waited_ns)
+
+
+def _explain_clocks(run: RunData, findings: Sequence[Finding], columns: Integers) -> None:
+    """Adds to findings about some of the ranks that their GPUs are slower."""
+    counters = _counters(run, GPU_COUNTERS, np.arange(len(run.ranks)), columns)
+    for one in findings:
+        if 0 < len(one.ranks) < len(run.ranks):
+            one.detail |= lower_clock(counters, np.searchsorted(run.ranks, one.ranks))
+
+
+def _of_the_device(view: DeviceView | None, verdict: Verdict) -> list[Finding]:
+    if view is None or not verdict.step_ns:
+        return []
+    share = view.busy_ns / verdict.step_ns
+    if view.is_launch_bound and share >= LEAST_SHARE:
+        detail = {"took_ns": view.busy_ns}
+        return [Finding("launch", cost_ns_a_step=view.busy_ns, share=share, detail=detail)]
+    if share >= COMPUTES:
+        return [Finding("compute", cost_ns_a_step=view.busy_ns, share=share)]
+    return []
+
+
+def _is_launching(one: Finding, view: DeviceView) -> bool:
+    """Whether it is a stage of the device that is long on all ranks: in a run that is bound by
+    launches that time is launching, which is named once."""
+    return one.stage in view.stages and len(one.ranks) == len(view.run.ranks)
+
+
+def _of_memory(run: RunData, columns: Integers, verdict: Verdict) -> list[Finding]:
+    growth = growth_of(run.counters, columns)
+    if growth is None:
+        verdict.memory = "memory steady" if _has_memory(run) else "memory not recorded"
+        return []
+    megabytes = growth.bytes_a_step / 1e6
+    verdict.memory = (
+        f"{growth.name} {megabytes:+.1f} MB a step since step {verdict.first_step}: suspicious"
+    )
+    return [_memory_finding(run, growth, verdict)] if growth.is_found else []
+
+
+def _has_memory(run: RunData) -> bool:
+    return any(name in run.counters for name in ("rss_bytes", "allocated_bytes"))
+
+
+def _memory_finding(run: RunData, growth: Growth, verdict: Verdict) -> Finding:
+    return Finding(
+        "memory grows",
+        ranks=tuple(run.ranks[growth.rows].tolist()),
+        since_step=verdict.first_step,
+        detail={
+            "what": growth.name,
+            "bytes_a_step": growth.bytes_a_step,
+            "growth": growth.growth,
+        },
+    )
+
+
+def _of_warmup(run: RunData, columns: Integers) -> list[Finding]:
+    """What the steps before the judged ones took longer, as a share of the run."""
+    series = median(run.step_ns, 0)
+    first = series[: int(columns[0])]
+    first = first[np.isfinite(first)]
+    usual = float(median(series[columns]))
+    lost = float(np.maximum(first - usual, 0).sum())
+    share = lost / float(np.nansum(series))
+    if share < WARMUP_SHARE:
+        return []
+    detail = {"lost_ns": lost, "steps": len(first)}
+    return [Finding("warm-up", share=share, cost_ns_a_step=lost / len(run.steps), detail=detail)]
+
+
+assert LEAST_SHARE == 0.10  # text and docs say 10 %

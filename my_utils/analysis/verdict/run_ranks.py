@@ -1,0 +1,133 @@
+"""Which of the ranks that were read are the run, and how its steps are numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...core.ranges import as_ranges, ranges_text
+from .rank_cells import RankCells, numbered
+
+RANGES_NAMED = 6
+
+
+@dataclass
+class RunRanks:
+    """read: all of them. kept: those of the run, by their numbers; older, gone: numbers of those of
+    an older run, and of those that the last attempt has no more. shifts: what was added to the
+    steps of each attempt of the run."""
+
+    read: list[RankCells]
+    kept: list[RankCells]
+    older: list[int]
+    gone: list[int]
+    shifts: dict[int, int]
+
+
+def ranks_of_run(read: list[RankCells]) -> RunRanks:
+    """Chooses the ranks, and numbers the steps of those that are kept through all attempts."""
+    kept, older = _without_older_runs([one for one in read if len(one.cells["step"])])
+    kept, gone = _without_those_gone(kept)
+    kept.sort(key=lambda one: one.metadata.rank)
+    return RunRanks(read, kept, older, gone, _number_through(kept))
+
+
+def _without_older_runs(ranks: list[RankCells]) -> tuple[list[RankCells], list[int]]:
+    """Without the ranks whose last row is older than the beginning of the run."""
+    if not ranks:
+        return [], []
+    begin = int(np.median([one.metadata.begin_ns for one in ranks]))
+    older = [one for one in ranks if one.metadata.end_ns < begin]
+    kept = [one for one in ranks if one.metadata.end_ns >= begin]
+    return kept, [one.metadata.rank for one in older]
+
+
+def _without_those_gone(ranks: list[RankCells]) -> tuple[list[RankCells], list[int]]:
+    """Without the ranks that the last attempt has no more, as it has fewer of them."""
+    if not ranks:
+        return [], []
+    last = max(ranks, key=lambda one: max(each.begin_ns for each in one.attempts.values()))
+    begin_ns = max(each.begin_ns for each in last.attempts.values())
+    size = last.metadata.world_size or max(one.metadata.rank for one in ranks) + 1
+    gone = [
+        one.metadata.rank
+        for one in ranks
+        if one.metadata.rank >= size and one.metadata.end_ns < begin_ns
+    ]
+    return [one for one in ranks if one.metadata.rank not in gone], gone
+
+
+def _number_through(ranks: Sequence[RankCells]) -> dict[int, int]:
+    """Numbers the attempts of all ranks alike, and the steps so that they rise through all of them.
+    Returns what was added to the steps of each attempt."""
+    counted = [one for one in ranks if one.is_automatic]
+    numbers: list[dict[int, int]] = [{} for _ in counted]  # of a rank's own attempts, in the run
+    shifts: dict[int, int] = {}
+    end = 0
+    for attempt, together in enumerate(_together(counted)):
+        bounds = [counted[row].attempts[own] for row, own in together]
+        shifts[attempt] = max(0, end - min(each.first for each in bounds)) if attempt else 0
+        end = max(each.last for each in bounds) + shifts[attempt] + 1
+        for row, own in together:
+            numbers[row][own] = attempt
+    for one, own_numbers in zip(counted, numbers, strict=True):
+        one.shifts = {own: shifts[attempt] for own, attempt in own_numbers.items()}
+        one.cells["step"] = numbered(one.cells["step"], one.shifts)
+        one.counters.steps = numbered(one.counters.steps, one.shifts)
+        one.begins_anew = numbered(one.begins_anew, one.shifts)
+        one.notes = [replace(note, attempt=own_numbers.get(note.attempt, -1)) for note in one.notes]
+    return shifts
+
+
+def _together(ranks: Sequence[RankCells]) -> Iterator[list[tuple[int, int]]]:
+    """The attempts of the run, in order, each as places of ranks with their own numbers of it. A
+    rank may have come later than others: attempts that overlap in time are one."""
+    found: list[tuple[int, int]] = []
+    end_ns = 0
+    for begin_ns, own_end_ns, row, own in sorted(
+        (attempt.begin_ns, attempt.end_ns, row, own)
+        for row, one in enumerate(ranks)
+        for own, attempt in one.attempts.items()
+    ):
+        if found and begin_ns > end_ns:
+            yield found
+            found = []
+        found.append((row, own))
+        end_ns = max(end_ns, own_end_ns)
+    if found:
+        yield found
+
+
+def problems_of(ranks: RunRanks) -> Iterator[str]:
+    """What is wrong with the files, a sentence each."""
+    yield from left_out(ranks, _named)
+    there = {one.metadata.rank for one in ranks.kept} | {*ranks.older, *ranks.gone}
+    if empty := [one.metadata.rank for one in ranks.read if one.metadata.rank not in there]:
+        yield f"{_named(empty)}: no stage has ended in the files"
+    for one in ranks.read:
+        yield from (f"rank {one.metadata.rank}: {error}" for error in one.metadata.errors)
+    for what, name in (
+        ("rows that could not be understood", "bad_rows"),
+        ("records that were lost during the run", "dropped"),
+        ("a clock that was set during the run", "clock_steps"),
+    ):
+        if found := [one.metadata.rank for one in ranks.kept if getattr(one.metadata, name)]:
+            yield f"{_named(found)} {'has' if len(found) == 1 else 'have'} {what}"
+
+
+def left_out(ranks: RunRanks, named: Callable[[Sequence[int]], str]) -> Iterator[str]:
+    """The ranks that are not part of the run, and why. named: how ranks are listed."""
+    if ranks.older:
+        are_left, theirs = ("is", "its") if len(ranks.older) == 1 else ("are", "their")
+        why = f"{theirs} files hold nothing of the last run"
+        yield f"{named(ranks.older)} {are_left} left out: {why}"
+    if ranks.gone:
+        are_left = "is" if len(ranks.gone) == 1 else "are"
+        yield f"{named(ranks.gone)} {are_left} left out: the last attempt has fewer ranks"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    text = ranges_text(as_ranges(ranks), RANGES_NAMED)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}"

@@ -1,0 +1,129 @@
+"""Tells whether a run hangs, and at which lines of Python its ranks are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NotRequired, cast
+
+from ...core.run_files.files import FLIGHTS_FOLDER
+from ...core.run_files.state import Rank
+from ..live.poll import Snapshot, SnapshotRequest, as_data, take_snapshot
+from ..live.result import FlightRecorderData, HangData, SuspectData
+from ..live.stacks import StacksData, stack_view_lines, stacks_as_data, stacks_of
+from ..live.view import View, collective_lines, hang_text, visible
+from ..process_stacks.request import Stacks
+from ..verdict.result import Verdict, VerdictData
+
+HUNG_AFTER_S = 30.0  # below it a checkpoint or an evaluation is more likely
+MEAN_STEPS = 5.0
+GONE_AFTER_S = 600.0  # without a sign of life for so long, nobody answers
+LINES_MAX = 80  # of stacks; those of equal ranks are one
+
+
+class HungData(HangData):
+    """A run whose ranks make no progress, as `my_utils live --json` shows it.
+
+    suspects: the ranks that hold the run up, the most suspicious first.
+    flight_recorder: only if the run has dumps of torch's flight recorder.
+    stacks: null if none of its processes is alive.
+    """
+
+    suspects: list[SuspectData]
+    flight_recorder: NotRequired[FlightRecorderData]
+    stacks: StacksData | None
+
+
+class WhyData(VerdictData):
+    """The verdict on a run.
+
+    hang: only if the ranks make no progress.
+    """
+
+    hang: NotRequired[HungData]
+
+
+@dataclass(frozen=True)
+class HungRun:
+    """A run whose ranks make no progress. stacks: None if none of its processes is alive."""
+
+    seen: Snapshot
+    stacks: Stacks | None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it still can: one of its processes is alive."""
+        return self.stacks is not None
+
+    def lines(self) -> list[str]:
+        """For a terminal, plain: since when and where, who holds the others up, and the stacks."""
+        hang = self.seen.hang
+        assert hang is not None
+        suspects = View().suspects(self.seen.suspects, with_times=True)
+        shown = [*self._collective_lines(), *(visible(line) for line in suspects if line)]
+        if self.stacks is None:
+            return [
+                "ENDED in the middle of its work; none of its processes is alive, so there are no "
+                "Python stacks",
+                *shown,
+            ]
+        stacks = stack_view_lines(self.stacks, self.seen)
+        if len(stacks) > LINES_MAX:
+            logs = " ".join(self.seen.log_dirs)
+            more = f"and {len(stacks) - LINES_MAX} more lines: my_utils live {logs} --once --stacks"
+            stacks = [*stacks[:LINES_MAX], more]
+        return [visible(hang_text(hang)).replace("hangs", "HANGS", 1), *shown, *stacks]
+
+    def _collective_lines(self) -> Iterator[str]:
+        """Who holds the others up by the dumps of the run, if there are any."""
+        found = self.seen.collectives
+        if found is not None and found.nodes:
+            yield from map(visible, collective_lines(found, self.seen.found.ranks))
+
+    def as_data(self) -> HungData:
+        """Plain data: `hang`, `suspects` and, if the run has dumps, `flight_recorder` as
+        `my_utils.analysis.live.snapshot` has them, and `stacks`, None if no process lives."""
+        data = as_data(self.seen)
+        stacks = None if self.stacks is None else stacks_as_data(self.stacks)
+        known = {key: data[key] for key in ("flight_recorder",) if key in data}
+        hang = {**data["hang"], "suspects": data["suspects"], **known, "stacks": stacks}
+        return cast(HungData, hang)
+
+
+def find_hang(
+    logs: Sequence[str], ranks: set[int] | None, after_s: float | None, verdict: Verdict
+) -> HungRun | None:
+    """The hang of the run in the directories among `logs`; None if it makes progress.
+
+    after_s: how long a rank may make no progress; None for 30 s, and five mean steps of the
+    verdict. A run that ended normally does not hang. Asks the ranks for their stacks, which takes
+    up to five seconds where one does not answer.
+    """
+    log_dirs = tuple(path for path in logs if os.path.isdir(path))
+    if not log_dirs:
+        return None
+    if after_s is None:
+        after_s = max(HUNG_AFTER_S, MEAN_STEPS * verdict.step_ns * 1e-9)
+    try:
+        request = SnapshotRequest(log_dirs, ranks, after_s, after_s, _dumps_in(log_dirs))
+        seen = take_snapshot(request)
+    except OSError:  # the verdict says which directory cannot be read
+        return None
+    if seen.hang is None or not seen.hang.hung:
+        return None
+    busy = [rank for rank in seen.found.ranks if rank.stack and rank.state != "closed"]
+    if not busy:  # a process that waits between its trainings hangs in nothing
+        return None
+    lives = any(_lives(rank) for rank in seen.found.ranks)
+    return HungRun(seen, stacks_of(seen) if lives else None)
+
+
+def _dumps_in(log_dirs: Sequence[str]) -> str | None:
+    """Where the run has written dumps of torch's flight recorder."""
+    places = (os.path.join(folder, FLIGHTS_FOLDER) for folder in log_dirs)
+    return next((place for place in places if os.path.isdir(place)), None)
+
+
+def _lives(rank: Rank) -> bool:
+    return rank.alive and (rank.beat_age_s is None or rank.beat_age_s < GONE_AFTER_S)

@@ -1,3 +1,0 @@
-from my_utils.capture.on_demand.command import main
-
-raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""What ranks do together: barriers in etcd, clocks, splits of sequences."""

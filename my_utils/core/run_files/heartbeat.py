@@ -1,0 +1,73 @@
+"""The heartbeat file of a process, as csrc/engine/stages/heartbeat.c writes it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from ..checked_json import Damaged, Foreign, decoded
+from .files import WORLD_SIZE_MAX
+
+HEARTBEAT_VERSION = 1
+FARTHEST_S = 9_000_000_000.0  # a time in ns has 64 bits
+
+_Time = Annotated[float, msgspec.Meta(ge=-FARTHEST_S, le=FARTHEST_S)]
+_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class HeartbeatStage(msgspec.Struct):
+    """A stage that is open. `since`: Unix time in s."""
+
+    name: str
+    step: _Int64
+    since: _Time
+
+
+class HeartbeatThread(msgspec.Struct):
+    """One thread. `ended`: when its last stage ended, Unix time in s."""
+
+    tid: _Count
+    thread: str
+    tag: str
+    step: _Int64
+    open: list[HeartbeatStage]
+    ended: _Time | None = None
+
+
+class Heartbeat(msgspec.Struct):
+    """Times are Unix times in s by the clock of the host; `time_offset` is not in them."""
+
+    version: int
+    rank: _Int32
+    world_size: Annotated[int, msgspec.Meta(ge=0, le=WORLD_SIZE_MAX)]
+    pid: _Int32
+    attempt: _Count
+    dropped: _Count
+    time: _Time
+    threads: list[HeartbeatThread] = msgspec.field(name="lanes")
+    host: str = ""
+    began: _Time | None = None
+    time_offset: _Time = 0.0
+    closed: bool = False
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+def read_heartbeat(data: bytes) -> Heartbeat:
+    """The heartbeat, or ValueError with the reason."""
+    try:
+        version = decoded(data, _Version).version
+        if version > HEARTBEAT_VERSION:
+            raise ValueError(
+                f"heartbeat version {version}; this program reads up to {HEARTBEAT_VERSION}"
+            )
+        return decoded(data, Heartbeat)
+    except Damaged as error:
+        raise ValueError(f"damaged or cut short: {error}") from error
+    except Foreign as error:
+        raise ValueError(f"not a heartbeat of my_utils: {error}") from error

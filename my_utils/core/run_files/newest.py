@@ -1,0 +1,179 @@
+"""Finds the newest run if the user names no folder, or one with several runs.
+
+A folder is a run when it holds a profile CSV, a journal or a heartbeat. Its age is the time at
+which one of these files was last written.
+
+>>> import os, tempfile
+>>> with tempfile.TemporaryDirectory() as logs:
+...     for second, name in enumerate(["monday", "tuesday"]):
+...         os.mkdir(f"{logs}/{name}")
+...         with open(f"{logs}/{name}/profile_rank_0.csv", "w") as csv:
+...             pass
+...         os.utime(f"{logs}/{name}/profile_rank_0.csv", (second, second))
+...     found = find_run(logs)
+...     found.path == f"{logs}/tuesday", found.how.partition(" is ")[2].partition(" in ")[0]
+(True, 'the newest of 2 runs')
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    StrPath = str | os.PathLike[str]
+
+
+LEVELS = 2  # of folders below the one in which a run is looked for
+HERE = "."
+
+_FILE = re.compile(
+    r"profile_rank_-?\d+.*\.csv"
+    r"|rank_-?\d+(?:\.w\d+)?\.(?:\d+\.\d+(?:\.1)?\.journal(?:-ref)?|heartbeat\.json)"
+)
+
+
+class FoundRun:
+    """path: what to read. how: one sentence that says why it is this one, without the period at its
+    end; empty if the user has named it."""
+
+    def __init__(self, path: str, how: str = "") -> None:
+        self.path = path
+        self.how = how
+
+    def __repr__(self) -> str:
+        return f"FoundRun(path={self.path!r}, how={self.how!r})"
+
+
+def find_run(path: StrPath | None = None) -> FoundRun:
+    """The run that `path` means.
+
+    path: a run is itself, and so is a file, a glob, a `-`, and what holds no run: the reader has
+        the words for these. Any other folder means the newest run in it, at most two levels deep.
+        None means the newest run in the working directory, itself included.
+
+    Raises FileNotFoundError if there is none and `path` is None. Links are followed; folders
+    whose names begin with a dot are passed by. Thread-safe.
+    """
+    given = None if path is None else os.fspath(path)
+    if given is not None and (not os.path.isdir(given) or is_run(given)):
+        return FoundRun(given)
+    found = _runs_below(given or HERE)
+    if found:
+        newest = max(found, key=lambda place: (found[place], place))
+        return FoundRun(newest, _sentence(newest, len(found), given))
+    if given is not None:
+        return FoundRun(given)
+    raise FileNotFoundError(
+        errno.ENOENT,
+        "no run found (searched two levels); pass a log directory",
+        HERE,
+    )
+
+
+def find_runs(paths: Sequence[StrPath]) -> list[FoundRun]:
+    """`find_run` of each, or the newest run here where there are none."""
+    return [find_run(path) for path in paths] if paths else [find_run()]
+
+
+def tell_how(command: str, found: Iterable[FoundRun]) -> None:
+    """Says on standard error how runs were found that the user did not name."""
+    from ..command_line import say
+
+    for one in found:
+        if one.how:
+            say(command, one.how)
+
+
+def found_logs(command: str, paths: Sequence[StrPath], quiet: bool) -> list[str]:
+    """What a command reads: `find_runs` as paths. Says how they were found unless `quiet`. Ends the
+    command where a path does not exist, or there is no run."""
+    from ..command_line import EXIT_USAGE, check_inputs, fail
+
+    check_inputs(command, paths)
+    try:
+        found = find_runs(paths)
+    except FileNotFoundError as error:
+        raise SystemExit(fail(command, error, EXIT_USAGE)) from None
+    if not quiet:
+        tell_how(command, found)
+    return [one.path for one in found]
+
+
+def is_run(folder: StrPath) -> bool:
+    """Whether the folder holds files of a run; False if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(_FILE.fullmatch(entry.name) for entry in entries)
+    except OSError:
+        return False
+
+
+def _sentence(path: str, count: int, given: str | None) -> str:
+    place = f"in {given}" if given else "here"
+    if count == 1:
+        return f"{path} is the only run {place}"
+    return f"{path} is the newest of {count} runs {place}"
+
+
+def _runs_below(top: str) -> dict[str, int]:
+    """The runs in the folder and below it, with the time of the last write, Unix nanoseconds. A run
+    that several links lead to is there once."""
+    found: dict[str, int] = {}
+    seen: set[tuple[int, int]] = set()
+    folders = [top]
+    for level in range(LEVELS + 1):
+        below: list[str] = []
+        for folder in folders:
+            written_ns, inside = _read_folder(folder, seen)
+            below += inside
+            if written_ns is not None:
+                found[folder] = written_ns
+        folders = below if level < LEVELS else []
+    return found
+
+
+def _read_folder(folder: str, seen: set[tuple[int, int]]) -> tuple[int | None, list[str]]:
+    """When files of a run in it were last written, None without any; and the folders in it, those
+    that are not links first. Nothing for a folder that was seen before."""
+    try:
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            return None, []
+        seen.add((status.st_dev, status.st_ino))
+        with os.scandir(folder) as entries:
+            return _sorted_entries(folder, entries)
+    except OSError:  # it vanished, or is not ours to read
+        return None, []
+
+
+def _sorted_entries(
+    folder: str, entries: Iterator[os.DirEntry[str]]
+) -> tuple[int | None, list[str]]:
+    times: list[int] = []
+    folders: list[tuple[bool, str]] = []
+    for entry in entries:
+        if _FILE.fullmatch(entry.name):
+            times.append(_written_ns(entry))
+        elif not entry.name.startswith(".") and _is_folder(entry):
+            path = entry.name if folder == HERE else os.path.join(folder, entry.name)
+            folders.append((entry.is_symlink(), path))
+    return max(times, default=None), [path for _, path in sorted(folders)]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _written_ns(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_mtime_ns
+    except OSError:
+        return 0

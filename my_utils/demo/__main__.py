@@ -1,3 +1,0 @@
-from my_utils.demo.command import main
-
-raise SystemExit(main())

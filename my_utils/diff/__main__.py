@@ -1,3 +1,0 @@
-from my_utils.diff.command import main
-
-raise SystemExit(main())

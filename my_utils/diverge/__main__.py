@@ -1,3 +1,0 @@
-from my_utils.diverge.compare import main
-
-raise SystemExit(main())

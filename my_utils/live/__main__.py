@@ -1,3 +1,0 @@
-from my_utils.live.command import main
-
-raise SystemExit(main())

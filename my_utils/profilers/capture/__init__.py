@@ -1,0 +1,48 @@
+"""Capture windows: what opens them, and the profilers that they start and stop."""
+
+from __future__ import annotations
+
+from ...core.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .on_demand.command import (
+        EXIT_FAILED,
+        EXIT_FINE,
+        EXIT_NOBODY,
+        EXIT_USAGE,
+        listen,
+        main,
+        register,
+        request_capture,
+    )
+    from .on_demand.control_file import Request
+    from .on_demand.result import Response
+    from .on_demand.wait import responses, wait_for_capture
+
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_FINE",
+    "EXIT_NOBODY",
+    "EXIT_USAGE",
+    "Request",
+    "Response",
+    "listen",
+    "main",
+    "register",
+    "request_capture",
+    "responses",
+    "wait_for_capture",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    __all__,
+    "profilers.capture.on_demand.command",
+    {
+        "Request": "profilers.capture.on_demand.control_file",
+        "Response": "profilers.capture.on_demand.result",
+        "responses": "profilers.capture.on_demand.wait",
+        "wait_for_capture": "profilers.capture.on_demand.wait",
+    },
+)

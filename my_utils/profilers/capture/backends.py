@@ -1,0 +1,376 @@
+"""The profilers that a capture window starts and stops.
+
+A backend has `start()` and `stop()`. The controller sees to it that they come in pairs, and never
+two starts in a row. A backend may also take the window's id: `start_window(window_id)` is what the
+controller calls, and calls `start()` unless overridden.
+
+>>> class Counter(CaptureBackend):
+...     starts = 0
+...     def start(self) -> None:
+...         self.starts += 1
+>>> counter = Counter()
+>>> counter.start_window("w1")
+>>> counter.starts
+1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ...core.aliases import renamed_parameters
+from ...core.arguments import check_path
+from ...core.file_names import file_name, free_path
+from ...core.public import public
+from ...core.reprs import short_repr
+from ..memory.memory_history import Recording, record
+from ..torch_profiler.cuda_profiler import CudaProfiler
+from ..torch_profiler.slot import holder
+from ..torch_profiler.torch_profile import TorchProfile, check_activities, export_trace
+
+_logger = logging.getLogger("my_utils")
+
+
+@public("my_utils.profiling.backends")
+class CaptureBackend:
+    """What is started when a window opens, and stopped when it closes.
+
+    If `start` raises, the window ends without a `stop`. If `stop` raises, the exception is logged.
+    Both run in the thread whose hook opened or closed the window. The backends here may be stopped
+    twice, or without a start: then nothing is captured or written. A `with` block starts and stops
+    one by hand.
+
+    not_recording: why the start that was last captures nothing, where it raised nothing and has
+        warned; the window is `failed` then, and is not stopped. None: it captures.
+    """
+
+    not_recording: str | None = None
+
+    def start(self) -> None:
+        """Begins to capture."""
+
+    def stop(self) -> None:
+        """Ends what `start` began."""
+
+    def start_window(self, window_id: str) -> None:
+        """Begins to capture for the window of that id; calls `start` unless overridden."""
+        self.start()
+
+    def stop_window(self, window_id: str) -> None:
+        """Ends it; calls `stop` unless overridden."""
+        self.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        except Exception:
+            if error is None:
+                raise
+            _logger.exception("%s could not be stopped", self)
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+
+def start_backend(backend: Any, window_id: str) -> None:
+    """Starts a backend, which may be an object of the user's with `start` and `stop` alone."""
+    start = getattr(backend, "start_window", None)
+    if start is None:
+        backend.start()
+    else:
+        start(window_id)
+
+
+def stop_backend(backend: Any, window_id: str) -> None:
+    """Stops it."""
+    stop = getattr(backend, "stop_window", None)
+    if stop is None:
+        backend.stop()
+    else:
+        stop(window_id)
+
+
+@public("my_utils.profiling.backends")
+class NoOpBackend(CaptureBackend):
+    """Captures nothing: for ranks that have windows armed and no profiler."""
+
+
+@public("my_utils.profiling.backends")
+class CudaProfilerBackend(CudaProfiler, CaptureBackend):
+    """Starts and stops the CUDA profiler, for `nsys --capture-range=cudaProfilerApi` and `ncu`.
+
+    synchronize: wait for the GPU before both, so that the range holds the work of the calls in it
+        and no other. That stops the training for the queue's length; False leaves it alone.
+
+    It asks the driver (cuProfilerStart, cuProfilerStop), so that torch is not needed. The context
+    is that of the calling thread, or torch's current device's where the thread has none. Without
+    CUDA one warning is logged and nothing is captured. RuntimeError if the driver refuses.
+    Started or stopped twice, the second call changes nothing.
+    """
+
+    def __repr__(self) -> str:
+        return short_repr(self, "synchronize")
+
+
+@public("my_utils.profiling.backends")
+class TorchProfilerBackend(CaptureBackend):
+    """torch's profiler around each window, with a separate Chrome trace:
+    `<output>/<window id>__rank<rank>.json`, numbered when it is there already.
+
+    output: created if missing. rank: for the name; the logger's by default.
+    options: keywords for `torch.profiler.profile`, such as `record_shapes=True`.
+
+    While another profiler runs, the window is not captured, with a warning. If it is started twice,
+    the first profiler continues. The trace is written under another name first, so that a file with
+    this name is complete.
+    """
+
+    def __init__(
+        self, output: str | os.PathLike[str], rank: int | None = None, **options: Any
+    ) -> None:
+        self.output = Path(output)
+        self.rank = rank
+        self.options = options
+        self.traces: list[Path] = []
+        self._running: TorchProfile | None = None
+
+    def __repr__(self) -> str:
+        return short_repr(self, "output", "rank")
+
+    def start(self) -> None:
+        """Opens the profiler for a window without a name."""
+        self.start_window("window")
+
+    def start_window(self, window_id: str) -> None:
+        """Opens the profiler."""
+        owner = f"TorchProfilerBackend, window {window_id!r}"
+        close = functools.partial(self.stop_window, window_id)
+        profile = TorchProfile(owner, close=close, **self.options)
+        taken_by = holder()
+        if profile.start():
+            self._running, self.not_recording = profile, None
+        else:
+            self.not_recording = f"{taken_by or 'another profiler'} was recording"
+
+    def stop(self) -> None:
+        """Writes the trace of a window without a name."""
+        self.stop_window("window")
+
+    def stop_window(self, window_id: str) -> None:
+        """Closes the profiler and writes the trace."""
+        profile, self._running = self._running, None
+        if profile is None or not profile.running:
+            return
+        profile.stop()
+        path = free_path(self.output, file_name(window_id, self.rank), ".json")
+        self.traces.append(export_trace(profile.profiler, path))
+
+
+@public("my_utils.profiling.backends")
+class MemorySnapshotBackend(CaptureBackend):
+    """The CUDA allocator's history of each window, for https://pytorch.org/memory_viz:
+    `<output>/<window id>__rank<rank>.pickle`, numbered when it is there already.
+
+    max_entries: allocator events that are kept at most. A recording that runs already (of
+        `MemorySnapshotter`, or of the program) is joined, with its own options, and continues.
+
+    Without CUDA one warning is logged. Started twice, the first recording continues.
+    """
+
+    def __init__(
+        self,
+        output: str | os.PathLike[str],
+        rank: int | None = None,
+        max_entries: int = 100_000,
+    ) -> None:
+        self.output = Path(output)
+        self.rank = rank
+        self.max_entries = max_entries
+        self.snapshots: list[Path] = []
+        self._recording: Recording | None = None
+        self._warned = False
+
+    def __repr__(self) -> str:
+        return short_repr(self, "output", "rank", "max_entries")
+
+    def start(self) -> None:
+        """Begins to record allocations."""
+        if self._recording is None and not self._warned:
+            self._recording = record("MemorySnapshotBackend", max_entries=self.max_entries)
+            self._warned = self._recording is None
+
+    def stop(self) -> None:
+        """Writes the snapshot of a window without a name."""
+        self.stop_window("window")
+
+    def stop_window(self, window_id: str) -> None:
+        """Writes the snapshot, and ends the recording."""
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        try:
+            path = free_path(self.output, file_name(window_id, self.rank), ".pickle")
+            self.snapshots.append(recording.save(path))
+        finally:
+            recording.end()
+
+
+@public("my_utils.profiling.backends")
+class MultiBackend(CaptureBackend):
+    """Several backends as one: started in order, stopped in reverse.
+
+    When one cannot be started, those before it are stopped and its exception is raised. At the end
+    all are stopped, also if one of them raises; the first exception is raised.
+    """
+
+    def __init__(self, backends: Sequence[CaptureBackend]) -> None:
+        self.backends = list(backends)
+
+    def __repr__(self) -> str:
+        return short_repr(self, "backends")
+
+    def start(self) -> None:
+        """Starts all for a window without a name."""
+        self.start_window("window")
+
+    def stop(self) -> None:
+        """Stops all for a window without a name."""
+        self.stop_window("window")
+
+    def start_window(self, window_id: str) -> None:
+        """Starts all."""
+        with contextlib.ExitStack() as started:
+            for backend in self.backends:
+                backend.start_window(window_id)
+                started.callback(backend.stop_window, window_id)
+            started.pop_all()
+
+    def stop_window(self, window_id: str) -> None:
+        """Stops all."""
+        with contextlib.ExitStack() as stops:
+            for backend in self.backends:
+                stops.callback(backend.stop_window, window_id)
+
+
+# --- by the name of the tool ---
+
+TOOLS = ("nsys", "ncu", "cuda", "torch", "torch_memory", "none")
+
+
+# Windows of configurations have the field output_dir.
+@renamed_parameters(output_dir="output")
+def make_backend(
+    tool: str | Sequence[str],
+    output: str | os.PathLike[str] = "profiles",
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    rank: int | None = None,
+) -> CaptureBackend:
+    """The backend of a tool, for configurations; of several tools one that starts them all.
+
+    tool: "nsys", "ncu" and "cuda" start and stop the CUDA profiler, "torch" writes a Chrome trace
+        and "torch_memory" an allocator snapshot a window, "none" captures nothing.
+    output: for what is written. options: keywords of the backends, by tool. rank: for the names
+        of files; this process's by default.
+
+    TypeError or ValueError names what is wrong with which argument.
+
+    >>> make_backend("torch", "traces", {"torch": {"record_shapes": True}}).options
+    {'record_shapes': True}
+    """
+    tools = [tool] if isinstance(tool, str) else tool
+    if not isinstance(tools, Sequence) or not tools:
+        raise TypeError(f"tool must be a str or a list of str, not {tool!r:.100}")
+    for name in tools:
+        if name not in TOOLS:
+            raise ValueError(f"tool must be one of {', '.join(TOOLS)}, not {name!r:.100}")
+    check_path("output", output)
+    given = {} if options is None else options
+    if not isinstance(given, Mapping):
+        raise TypeError(f"options must be a mapping of tools to keywords, not {given!r:.100}")
+    for name in given:
+        if name not in tools:
+            raise ValueError(f"options are for the tools {', '.join(tools)}, not for {name!r:.100}")
+    made = [_backend_of(name, output, given.get(name), rank) for name in tools]
+    return made[0] if len(made) == 1 else MultiBackend(made)
+
+
+_KEYWORDS: dict[str, dict[str, type]] = {
+    "cuda": {"synchronize": bool},
+    "torch_memory": {"max_entries": int},
+    "none": {},
+}
+
+
+def _backend_of(
+    tool: str, folder: str | os.PathLike[str], options: Mapping[str, Any] | None, rank: int | None
+) -> CaptureBackend:
+    keywords = _keywords(tool, {} if options is None else options)
+    if tool == "torch":
+        return TorchProfilerBackend(folder, rank, **keywords)
+    if tool == "torch_memory":
+        return MemorySnapshotBackend(folder, rank, **keywords)
+    return NoOpBackend() if tool == "none" else CudaProfilerBackend(**keywords)
+
+
+# Those of torch.profiler.profile that make sense in a window; a driver may have no torch.
+_OF_TORCH = (
+    "acc_events", "activities", "custom_trace_id_callback", "execution_trace_observer",
+    "experimental_config", "post_processing_timeout_s", "profile_memory", "record_shapes",
+    "use_cuda", "with_flops", "with_modules", "with_stack",
+)  # fmt: skip
+
+
+def _names_of_torch() -> set[str]:
+    """With those of the torch that is loaded, which may be newer."""
+    found = set(_OF_TORCH)
+    profiler = sys.modules.get("torch.profiler")
+    if profiler is not None:
+        found |= set(inspect.signature(profiler.profile.__init__).parameters)
+    return found - {"self", "schedule", "on_trace_ready"}
+
+
+def _check_torch_options(options: Mapping[str, Any]) -> None:
+    known = _names_of_torch()
+    for key, value in options.items():
+        if key not in known:
+            raise ValueError(f"options of torch are: {', '.join(sorted(known))}; not {key!r:.100}")
+        if key.startswith(("with_", "record_", "profile_")) and not isinstance(value, bool):
+            raise TypeError(f"option {key} of torch must be bool, not {value!r:.100}")
+    check_activities(options.get("activities"))
+
+
+def _keywords(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a tool, checked."""
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise TypeError(f"options of {tool} must be a mapping of keywords, not {options!r:.100}")
+    if tool == "torch":
+        _check_torch_options(options)
+    known = _KEYWORDS.get("cuda" if tool in ("nsys", "ncu") else tool)
+    for key, value in options.items():
+        if known is None:
+            continue
+        if key not in known:
+            allowed = ", ".join(known) or "none"
+            raise ValueError(f"options of {tool} are: {allowed}; not {key!r:.100}")
+        if type(value) is not known[key]:
+            wanted = known[key].__name__
+            raise TypeError(f"option {key} of {tool} must be {wanted}, not {value!r:.100}")
+    return dict(options)

@@ -1,0 +1,204 @@
+"""Capture on demand, inside the job: requests become windows, between two steps.
+
+`MyTimer.set_step` calls `at_step` only while a request waits or a window is pending.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from .... import _core
+from ....core.environment import read_choice
+from ....core.ranks import current_rank
+from ....core.store import default_store
+from ....core.warnings import warn_once
+from .control_file import Request, RequestError, read_requests
+from .responses import add_listener, respond
+from .window import Window
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from .store import Listener
+
+
+_logger = logging.getLogger("my_utils")
+
+SEEN_MAX = 1024
+
+_TROUBLES = {
+    "stranger": "it belongs to another user",
+    "writable": "other users can write to it: it must have mode 0600 or 0644",
+    "too_large": "it is larger than 64 KiB",
+    "not_a_file": "it is not a regular file",
+    "unreadable": "it cannot be read",
+}
+
+
+# --- the job ---
+
+
+class _Job:
+    """The requests and the windows of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.seen: dict[str, Request] = {}
+        self.windows: list[Window] = []
+        self.offered: list[Request] = []  # from the listener's thread
+
+    def at_step(self, timer: _core.Timer, step: int) -> None:
+        if _wants_store:
+            _listen_to_default_store()
+        with self.lock:
+            self.hear(timer, step)
+            opening = [item for item in self.windows if item.opens_at(timer, step)]
+            ours = [item for item in self.windows if item.is_open_here()]
+        for window in ours:
+            window.hears_of(timer, step)
+        for window in opening:
+            window.open(step)
+        self.forget_the_ended()
+
+    def forget_the_ended(self) -> None:
+        with self.lock:
+            self.windows = [item for item in self.windows if item.state not in ("done", "failed")]
+            _core.watch_steps(bool(self.windows or self.offered or _wants_store))
+
+    def hear(self, timer: _core.Timer, step: int) -> None:
+        while (text := _core.take_control()) is not None:
+            self.read(*text, timer, step)
+        offered, self.offered = self.offered, []
+        for request in offered:
+            self.consider(request, timer, step)
+
+    def read(
+        self, text: bytes, trouble: str, at_start: bool, timer: _core.Timer, step: int
+    ) -> None:
+        try:
+            if trouble:
+                raise RequestError(_TROUBLES[trouble], kind=trouble)
+            found = read_requests(text)
+        except RequestError as error:
+            _ignore(f"the control file is ignored: {error}", error.kind)
+            return
+        for item in found:
+            if isinstance(item, RequestError):
+                self.refuse(item, at_start)
+            elif at_start and not item.at_start:
+                if item.id not in self.seen and item.is_for(_place()[1]):
+                    _ignore(f"capture {item.id} is ignored: it is older than this process", "old")
+                self.remember(item)
+            else:
+                self.consider(item, timer, step)
+
+    def refuse(self, error: RequestError, at_start: bool) -> None:
+        if error.id is None or not at_start:
+            _ignore(f"a request for a capture is ignored: {error}", error.kind)
+        if error.id is not None and not at_start and error.id not in self.seen:
+            log_dir, rank = _place()
+            self.seen[error.id] = Request(id=error.id)
+            respond(error.id, rank, log_dir, "failed", f"the request is broken: {error}")
+
+    def remember(self, request: Request) -> None:
+        self.seen[request.id] = request
+        while len(self.seen) > SEEN_MAX:
+            del self.seen[next(iter(self.seen))]
+
+    def consider(self, request: Request, timer: _core.Timer, step: int) -> None:
+        """Arms the window, unless the request is known already or is for other ranks."""
+        before = self.seen.get(request.id)
+        if before is not None:
+            if before != request:
+                _ignore(f"capture {request.id} is ignored: its id was used before", "repeated")
+            return
+        self.remember(request)
+        log_dir, rank = _place()
+        if not request.is_for(rank):
+            return
+        window = Window(request, log_dir, rank)
+        if not log_dir and request.output_dir is None:
+            window.give_up("this process has no log directory, and no output_dir was given")
+            return
+        if window.is_late(timer, step):
+            window.give_up(
+                f"step {request.first_step} was over: the request was read at step {step}"
+            )
+            return
+        self.windows.append(window)
+        window.respond("armed")
+
+
+def _place() -> tuple[str, int]:
+    """The log directory, "" for none, and the rank."""
+    state = _core.output_state()
+    if not state["csv_path"]:
+        return "", current_rank()
+    return os.path.dirname(state["csv_path"]), state["rank"]
+
+
+def _ignore(message: str, kind: str) -> None:
+    warn_once(f"capture_request:{kind}", message)
+
+
+def at_step(timer: _core.Timer, step: int) -> None:
+    """Called by `MyTimer.set_step`."""
+    try:
+        _job.at_step(timer, int(step))
+    except Exception:
+        _logger.exception("a request for a capture could not be served")
+        _core.watch_steps(False)
+
+
+def _offer(request: Request) -> None:
+    with _job.lock:
+        _job.offered.append(request)
+        _core.watch_steps(True)
+
+
+def listen(store: Store | str) -> None:
+    """See `my_utils.profilers.capture.listen`."""
+    from .store import Listener, job_size, open_store
+
+    global _listener
+    if _listener is None or not _listener.alive:
+        own = open_store(store)
+        _listener = Listener(own, _place()[1], job_size(), _offer)
+        add_listener(_listener.respond)
+
+
+def _listen_to_default_store() -> None:
+    """For MY_UTILS_CAPTURE=store, at the first step after torch.distributed began."""
+    global _wants_store
+    if default_store() is None:
+        return
+    _wants_store = False
+    try:
+        listen("default")
+    except (OSError, RuntimeError, ValueError) as error:
+        warn_once("capture_store", f"requests by the store are not heard: {error}")
+
+
+# --- the process ---
+
+_listener: Listener | None = None
+_wants_store = read_choice("MY_UTILS_CAPTURE", "store", default=True) == "store"
+_job = _Job()
+
+
+def _start_anew_in_child() -> None:
+    """In a forked child: windows belong to the parent."""
+    global _job, _listener, _wants_store
+    for window in _job.windows:
+        atexit.unregister(window.close_at_exit)
+    if _listener is not None:
+        atexit.unregister(_listener.end)
+    _job = _Job()
+    _listener, _wants_store = None, False
+
+
+os.register_at_fork(after_in_child=_start_anew_in_child)

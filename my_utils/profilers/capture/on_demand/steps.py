@@ -1,0 +1,102 @@
+"""Finds a step at which a window can begin on all ranks at once, from outside the job."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ....core.run_files.ranks import find_ranks
+from ....core.run_files.state import Rank
+
+# Time until all ranks know a request: they poll the file twice a second, and a network file system
+# adds its delay.
+LEAD_LOCAL_S = 1.5
+LEAD_REMOTE_S = 6.0
+# Between two polls of the ranks' speed. Heartbeats of other machines come every two seconds.
+SAMPLE_LOCAL_S = 0.7
+SAMPLE_REMOTE_S = 2.5
+
+
+@dataclass
+class Survey:
+    """The ranks of a log directory, one process each."""
+
+    ranks: dict[int, Rank]
+    asked: list[int]  # sorted
+
+    @property
+    def alive(self) -> list[int]:
+        """Of those that were asked."""
+        return [n for n in self.asked if n in self.ranks and self.ranks[n].alive]
+
+    def why_not(self, rank: int) -> str:
+        """Why a rank that is not alive cannot answer."""
+        found = self.ranks.get(rank)
+        if found is None:
+            known = ", ".join(map(str, sorted(self.ranks))) or "none"
+            return f"no such rank has files in the log directory (there: {known})"
+        if found.state == "closed":
+            return "its process has ended"
+        return f"its process {found.pid} on {found.host} is gone"
+
+
+def survey(log_dir: str, ranks: Collection[int] | None = None) -> Survey:
+    """Who is there. OSError when the directory cannot be read."""
+    found = {item.rank: item for item in find_ranks(log_dir).ranks if item.worker == 0}
+    asked = sorted(found if ranks is None else set(ranks))
+    return Survey(found, asked)
+
+
+def step_ahead(log_dir: str, ranks: Sequence[int], lead_s: float | None = None) -> int | None:
+    """A step that none of the living ranks among these will have begun `lead_s` seconds from now.
+
+    None when no rank has begun a step yet. Takes about a second, or three where ranks are on other
+    machines.
+    """
+    there = survey(log_dir, ranks)
+    before = _seen(there)
+    remote = any(there.ranks[number].source != "journal" for number in before)
+    time.sleep(SAMPLE_REMOTE_S if remote else SAMPLE_LOCAL_S)
+    lead = (LEAD_REMOTE_S if remote else LEAD_LOCAL_S) if lead_s is None else lead_s
+    return step_beyond(before, _seen(survey(log_dir, ranks)), lead)
+
+
+class Seen(NamedTuple):
+    """The step of a rank, and when it was at that: at_s by any clock, the same for all of this
+    rank; known_s by `time.monotonic` here, as far as is known."""
+
+    step: int
+    at_s: float
+    known_s: float
+
+
+def step_beyond(before: Mapping[int, Seen], after: Mapping[int, Seen], lead_s: float) -> int | None:
+    """A step that no rank will have begun `lead_s` seconds from now, if each goes on as fast as the
+    fastest; None when no rank is in `after`."""
+    if not after:
+        return None
+    speed = max((_speed(before[n], after[n]) for n in after if n in before), default=0.0)
+    now = time.monotonic()
+    furthest = max(seen.step + speed * max(0.0, now - seen.known_s) for seen in after.values())
+    return math.floor(furthest) + max(2, math.ceil(speed * lead_s) + 1)
+
+
+def _speed(before: Seen, after: Seen) -> float:
+    """Steps a second."""
+    seconds = after.at_s - before.at_s
+    return max(0.0, (after.step - before.step) / seconds) if seconds > 0.05 else 0.0
+
+
+def _seen(found: Survey) -> dict[int, Seen]:
+    now = time.monotonic()
+    known: dict[int, Seen] = {}
+    for number in found.alive:
+        rank = found.ranks[number]
+        # What a heartbeat says may be two seconds old.
+        age = 0.0 if rank.source == "journal" else rank.beat_age_s or 0.0
+        if rank.step is not None:
+            known[number] = Seen(rank.step, now - age, now - age)
+    return known

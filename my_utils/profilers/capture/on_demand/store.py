@@ -1,0 +1,268 @@
+"""Capture on demand through torch's store, for ranks that share no log directory.
+
+Requests have numbers, counted under `COUNT`. Ranks that listen poll the count every half second, on
+a separate thread and connection, because a store that hangs must not delay the training.
+A request may ask for the step of a rank; the thread responds with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ....core.extras import needs_torch
+from ....core.process_end import join_within
+from ....core.ranks import distributed, world_size as own_world_size
+from ....core.store import default_store
+from ....record.stages.open_stages import where_now
+from .control_file import Request, RequestError
+from .steps import Seen, step_beyond
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from .control_data import StoreMessage
+    from .result import Response
+
+_T = TypeVar("_T")
+
+
+_logger = logging.getLogger("my_utils")
+
+PREFIX = "my_utils/control"
+COUNT = f"{PREFIX}/count"
+WORLD = f"{PREFIX}/world_size"
+POLL_S = 0.5
+POLLS_FOR_A_NUMBER = 60  # polls; a request follows its number at once, or its sender died
+# One poll a rank and half second is too much for one store from some thousand ranks on.
+POLLS_A_SECOND_MAX = 4000
+LEAD_S = 2.0
+ASK_AGAIN_S = 0.05
+CONNECT_S = 10.0
+# For a store that hangs. Python before 3.14 aborts a process whose thread comes back from torch
+# while the interpreter ends, so this is long.
+EXIT_WAIT_S = 10.0
+
+
+def open_store(store: Store | str) -> Store:
+    """A connection of one's own to a store, without prefixes.
+
+    store: torch's, "default" for that of `init_process_group`, or "HOST:PORT" of a TCPStore, which
+        is MASTER_ADDR and MASTER_PORT of the job.
+
+    TypeError or ValueError for what is none of these, ConnectionError when nobody is there.
+    """
+    with needs_torch("a store of torch"):
+        from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+    if isinstance(store, str) and store != "default":
+        host, colon, port = store.rpartition(":")
+        if not colon or not host or not port.isascii() or not port.isdigit():
+            raise ValueError(f"store must be HOST:PORT, 'default' or a torch store, not {store!r}")
+        limit = datetime.timedelta(seconds=CONNECT_S)
+        try:
+            return TCPStore(
+                host.strip("[]"), int(port), is_master=False, timeout=limit, wait_for_workers=False
+            )
+        except RuntimeError as error:
+            raise ConnectionError(f"no store answers at {store}") from error
+    if store == "default":
+        found = default_store()
+        if found is None:
+            raise ValueError("store 'default' needs torch.distributed.init_process_group()")
+        store = found
+    if not isinstance(store, Store):
+        raise TypeError(f"store must be a torch store or HOST:PORT, not {store!r:.100}")
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    copy = getattr(store, "clone", None)
+    return store if copy is None else cast("Store", copy())
+
+
+def _key(kind: str, id: str, rank: int) -> str:
+    return f"{PREFIX}/{kind}/{id}/{rank}"
+
+
+def _read(store: Store, key: str, kind: type[_T]) -> _T | None:
+    """The JSON under a key, None if there is none of that kind; without waiting for it."""
+    from ....core.checked_json import Damaged, Foreign, decoded
+
+    if not store.check([key]):
+        return None
+    try:
+        return decoded(store.get(key), kind)
+    except (Damaged, Foreign):
+        return None
+
+
+def _response(store: Store, key: str) -> Response | None:
+    from .control_data import response_of
+
+    return response_of(store.get(key)) if store.check([key]) else None
+
+
+# --- outside, or on the rank that asks ---
+
+
+def _put(store: Store, content: Mapping[str, Any]) -> None:
+    store.set(f"{PREFIX}/{store.add(COUNT, 1)}", json.dumps(content))
+
+
+def ask(store: Store, request: Request) -> None:
+    """Puts a request where the ranks that listen find it."""
+    _put(store, {"request": request.as_data()})
+
+
+def world_size(store: Store) -> int | None:
+    """Of the job whose ranks listen; None when none does."""
+    return _read(store, WORLD, int)
+
+
+def responses(store: Store, id: str, ranks: Iterable[int]) -> dict[int, Response]:
+    """Reads responses from the store, in the form of `my_utils.profilers.capture.responses`."""
+    found = {rank: _response(store, _key("answer", id, rank)) for rank in ranks}
+    return {rank: response for rank, response in found.items() if response is not None}
+
+
+def step_ahead(
+    store: Store, id: str, ranks: list[int], lead_s: float | None, timeout_s: float
+) -> int | None:
+    """As in `steps`, by two requests to the ranks; None when no rank sent its step."""
+    before = _steps(store, f"{id}.a", ranks, timeout_s)
+    after = _steps(store, f"{id}.b", list(before), timeout_s)
+    lead = LEAD_S + _pause(len(ranks)) if lead_s is None else lead_s
+    return step_beyond(before, after, lead)
+
+
+def _steps(store: Store, id: str, ranks: list[int], timeout_s: float) -> dict[int, Seen]:
+    reported: dict[int, Seen] = {}
+    if not ranks:
+        return reported
+    _put(store, {"question": id})
+    end = time.monotonic() + timeout_s
+    while len(reported) < len(ranks) and time.monotonic() < end:
+        for rank in ranks:
+            if rank in reported:
+                continue
+            reply = _read(store, _key("step", id, rank), tuple[int, float])
+            if reply is not None:
+                reported[rank] = Seen(*reply, known_s=time.monotonic())
+        time.sleep(ASK_AGAIN_S)
+    return reported
+
+
+# --- in the job ---
+
+
+def job_size() -> int:
+    """The number of ranks that share the store; a logger may know of fewer."""
+    group = distributed()
+    return own_world_size() if group is None else int(group.get_world_size())
+
+
+def _pause(world_size: int) -> float:
+    """Seconds between two polls of a rank."""
+    return max(POLL_S, world_size / POLLS_A_SECOND_MAX)
+
+
+class Listener:
+    """The thread of a rank that polls for requests.
+
+    offer: takes a request, on this thread.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world_size: int,
+        offer: Callable[[Request], object],
+    ) -> None:
+        self.store = store
+        self.rank = rank
+        self.offer = offer
+        self.replies: deque[tuple[str, str]] = deque()
+        self.pause = _pause(world_size)
+        self.wake = threading.Event()
+        self.ended = False
+        self.seen = store.add(COUNT, 0)  # requests from before are not for us
+        self.awaited: dict[int, int] = {}  # polls without the request, by number
+        store.set(WORLD, json.dumps(world_size))
+        self.thread = threading.Thread(target=self._run, name="my_utils-store", daemon=True)
+        self.thread.start()
+        atexit.register(self.end)
+
+    @property
+    def alive(self) -> bool:
+        return self.thread.is_alive()
+
+    def end(self) -> None:
+        """Writes the last responses and stops. A store that hangs is waited for ten seconds."""
+        self.ended = True
+        self.wake.set()
+        join_within(self.thread, EXIT_WAIT_S)
+        atexit.unregister(self.end)
+
+    def respond(self, id: str, rank: int, response: Response) -> None:
+        """Lets those who asked know, whatever way they did."""
+        self._reply(_key("answer", id, rank), json.dumps(response))
+
+    def _reply(self, key: str, text: str) -> None:
+        self.replies.append((key, text))
+        self.wake.set()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self.wake.wait(self.pause)
+                self.wake.clear()
+                ended = self.ended  # read before the queue of replies is emptied for the last time
+                while self.replies:
+                    self.store.set(*self.replies.popleft())
+                if ended:
+                    return
+                self._poll()
+        except Exception as error:
+            # The store lives on one rank, which may have ended. That is not an error of this rank.
+            _logger.info("requests by the store are not heard any more: %s", error)
+
+    def _poll(self) -> None:
+        from .control_data import StoreMessage
+
+        count = self.store.add(COUNT, 0)
+        while self.seen < count:
+            self.seen += 1
+            self.awaited[self.seen] = 0
+        for number, polls in list(self.awaited.items()):
+            content = _read(self.store, f"{PREFIX}/{number}", StoreMessage)
+            if content is None and polls < POLLS_FOR_A_NUMBER:
+                self.awaited[number] += 1
+                continue
+            del self.awaited[number]
+            if content is not None:
+                self._hear(content)
+
+    def _hear(self, content: StoreMessage) -> None:
+        request_id = content.step_request
+        if request_id is not None and (step := where_now().step) is not None:
+            self.store.set(_key("step", request_id, self.rank), json.dumps([step, time.time()]))
+        if content.has_request:
+            try:
+                self.offer(Request.from_data(content.request))
+            except RequestError as error:
+                _logger.warning("a request for a capture is ignored: %s", error)
+                if error.id is not None:
+                    self.respond(error.id, self.rank, broken_response(error.id, self.rank, error))
+
+
+def broken_response(id: str, rank: int, error: RequestError) -> Response:
+    reason = f"the request is broken: {error}"
+    return {"id": id, "rank": rank, "pid": os.getpid(), "state": "failed", "reason": reason}

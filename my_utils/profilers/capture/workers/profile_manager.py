@@ -1,0 +1,409 @@
+"""Capture windows across workers: which steps, which roles and ranks, from one configuration.
+
+The driver of a training run passes its iteration number at the top of each iteration. In the chosen
+iterations the windows are sent to the workers, which arm them.
+
+>>> manager = ProfileManager({
+...     "tool": "none",
+...     "steps": [10, "20-21", {"every": 100}],
+...     "roles": {"actor": {"functions": ["actor.generate", "actor.update"], "ranks": [0, 3]}},
+... })
+>>> [step for step in range(250) if manager.should_capture_this_iter(step)]
+[10, 20, 21, 100, 200]
+>>> (spec,) = manager.build_specs_to_arm_at_iter(10, num_microbatches=4)
+>>> spec["window_id"], spec["start_profile_names"], spec["stop_profile_names"], spec["stop_mb"]
+('step10.actor', ['actor.generate'], ['actor.update'], 3)
+>>> from my_utils.profiling.capture_worker import CaptureWorker
+>>> class Worker(CaptureWorker): pass
+>>> worker = Worker()
+>>> manager.arm_iter(10, 4, {"actor": worker})[0].status
+'armed'
+>>> worker.capture.disarm()
+True
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ....core.arguments import check_int, check_seconds
+from ....core.extras import require
+from ....core.public import public
+from ....core.reprs import short_repr
+from ....core.warnings import warn_once
+from .calls import Acknowledgement, Target, call_targets, targets_of
+from .outcomes import Outcome, OutcomeCall
+from .steps import is_chosen, last_in_a_row
+
+if TYPE_CHECKING:
+    from .config import Role
+
+
+_logger = logging.getLogger("my_utils")
+Spec = dict[str, Any]  # the fields of a CaptureSpec, see capture/spec.py
+OUTCOMES_MAX = 10_000
+
+
+@dataclass(eq=False)
+class _Sent:
+    """The windows that one target was sent, until their outcomes are known."""
+
+    last: int  # iteration
+    target: Target
+    roles: tuple[str, ...]
+    specs: list[Spec]
+    call: OutcomeCall | None = None  # that asks for the outcomes
+
+
+@public("my_utils.profiling.ProfileManager")
+class ProfileManager:
+    """Turns a configuration into capture windows, and arms them on the workers.
+
+    config: the path of a YAML file, YAML itself (a str of more than one line), or a mapping; None
+        is an empty one. Its fields:
+
+        enable            bool, true
+        tool              "nsys", "ncu", "cuda", "torch", "torch_memory", "none", or a list of them
+        output_dir        for what the tool writes, "profiles"
+        options           keywords by tool: {torch: {record_shapes: true}}
+        steps             10; "20-29", both included, or "20:30", without the end; {every: 100},
+                          with `first` (`every` by default) and `last`; {first: 5, last: 9}; or a
+                          list of such
+        continuous_steps  bool, false: steps in a row share one window
+        discrete          bool, false: one window a step; true: one for each call of a function
+        micro_batches     a list of numbers, "first" and "last"; all by default; [] for functions
+                          that run once a step, whatever num_microbatches is
+        nvtx              true or a name: an NVTX range around each window
+        roles             by their names, in the order in which they work in a step:
+            functions     what the role's hooks report, in the order of a step; needed
+            enable        bool, true
+            ranks         a list; [0] by default
+            all_ranks     bool, false
+            discrete, micro_batches   instead of those above
+
+    arm_method: what `arm_iter` calls on the workers, with a list of specs.
+    timeout_s: how long `arm_iter` waits for their acknowledgements, all together.
+    logger: for messages; the package's by default.
+
+    A window of a whole step begins with the first function and ends with the last one, in the
+    first and last of the chosen micro-batches. A function that reports no `microbatch_index` runs
+    once a step, and belongs to all micro-batches. A discrete window is one call: of one function,
+    in one micro-batch.
+
+    ConfigError, a ValueError, names the field, and the line of a YAML file. ImportError without
+    msgspec, or pyyaml for a file. Not for use from several threads at once.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | str | os.PathLike[str] | None,
+        *,
+        arm_method: str = "arm_capture",
+        timeout_s: float = 10.0,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        require("msgspec", "ProfileManager")
+        from .config import read_plan
+
+        if not isinstance(arm_method, str) or not arm_method.isidentifier():
+            raise ValueError(f"arm_method must be the name of a method, not {arm_method!r:.100}")
+        self._plan = read_plan(config)
+        self._arm_method = arm_method
+        self._timeout_s = check_seconds("timeout_s", timeout_s, most=math.inf)
+        self._logger = _logger if logger is None else logger
+        self._covered_to = -1  # the last step of the window that was armed last
+        self._newest = -1  # iteration of arm_iter
+        self._sent: list[_Sent] = []  # windows whose outcomes are not known
+        self._outcomes: dict[object, Outcome] = {}  # the newest OUTCOMES_MAX
+
+    @classmethod
+    def from_verl(
+        cls,
+        config: Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        functions: Mapping[str, Sequence[str]] | None = None,
+        arm_method: str = "arm_capture",
+        timeout_s: float = 10.0,
+        logger: logging.Logger | None = None,
+    ) -> ProfileManager:
+        """A manager of what a configuration of verl asks for, as its trainers have it today.
+
+        config: a trainer's YAML file, YAML itself or a mapping, with `global_profiler` and a
+            `profiler` in each role; or a role's `profiler` alone. `${oc.select:...}` is resolved.
+        functions: what the hooks of the roles report, by role; by default what verl calls the tasks
+            of a role, such as "actor_compute_log_prob" and "actor_update".
+
+        Taken are tool, steps, profile_continuous_steps, save_path, enable, all_ranks, ranks,
+        discrete, and contents and trace_alloc_max_entries of torch's tools. What is set and has no
+        counterpart here is named in one warning. ConfigError for the tools "npu" and
+        "precision_debugger".
+
+        >>> manager = ProfileManager.from_verl({
+        ...     "global_profiler": {"tool": "nsys", "steps": [2], "save_path": "traces"},
+        ...     "critic": {"profiler": {"enable": True, "all_ranks": True}},
+        ... })
+        >>> manager.build_specs_to_arm_at_iter(2)[0]["stop_profile_names"]
+        ['critic_update']
+        """
+        require("msgspec", "ProfileManager")
+        from .verl import config_of_verl
+
+        ours = config_of_verl(config, functions)
+        return cls(ours, arm_method=arm_method, timeout_s=timeout_s, logger=logger)
+
+    def __repr__(self) -> str:
+        return short_repr(self, "_arm_method", "_timeout_s")
+
+    def enabled(self) -> bool:
+        """Whether any step can be captured: enabled, with steps and an enabled role."""
+        return self._plan.enabled and bool(self._plan.steps) and bool(self._plan.roles)
+
+    def should_capture_this_iter(self, it: int) -> bool:
+        """Whether the iteration is among the chosen steps, those in a continuous window too."""
+        return self.enabled() and self._is_chosen(check_int("it", it))
+
+    def build_specs_to_arm_at_iter(
+        self, it: int, num_microbatches: int | None = None
+    ) -> list[Spec]:
+        """The windows that begin at the iteration, as `CaptureController.arm` takes them.
+
+        num_microbatches: of the iteration; None, as 1, when its functions run once. Chosen
+            micro-batches that it does not have are left out, with one warning.
+
+        Plain data. Empty for iterations that are not chosen, and for those within a continuous
+        window.
+        """
+        it, count = check_int("it", it), _check_microbatches(num_microbatches)
+        if not self.should_capture_this_iter(it):
+            return []
+        if self._plan.continuous and self._is_chosen(it - 1):
+            return []
+        return [spec for role in self._plan.roles for spec in self._specs_of(role, it, count)]
+
+    def arm_iter(
+        self, it: int, num_microbatches: int | None, wg_by_role: Mapping[str, Any]
+    ) -> list[Acknowledgement]:
+        """Arms the windows that begin at the iteration on the workers; call it at its beginning.
+
+        wg_by_role: what has the method `arm_method`, by role: a worker group that calls it on all
+            of its workers and returns their results or Ray references, a Ray actor, an RRef of
+            torch's RPC, or an object in this process; or a list of such, whose places are the
+            ranks.
+
+        Returns what each of them answered, and never raises for a worker's sake: dead, busy and
+        failing ones, and roles without a group, are reported there and logged. What several roles
+        share is called once: its whole-step windows become one, from the first function of the
+        first of its roles to the last function of the last one.
+        """
+        it = check_int("it", it)
+        count = _check_microbatches(num_microbatches)
+        if not isinstance(wg_by_role, Mapping):
+            raise TypeError(f"wg_by_role must be a mapping, not {wg_by_role!r:.100}")
+        self._newest = it
+        self._ask_of_ended(it)
+        if not self._begins(it):
+            return []
+        self._covered_to = self._last_of(it)
+        missing = []
+        shared: dict[object, tuple[Target, list[Role]]] = {}
+        for role in self._plan.roles:
+            group = wg_by_role.get(role.name)
+            if group is None:
+                missing.append(Acknowledgement((role.name,), None, "missing", "it has no workers"))
+                continue
+            chosen = [target for target in targets_of(group) if _is_for(role, target)]
+            if not chosen:
+                detail = f"none of its ranks is among {len(group)} workers"
+                missing.append(Acknowledgement((role.name,), group, "missing", detail))
+            for target in chosen:
+                shared.setdefault(target.key, (target, []))[1].append(role)
+        calls = [
+            (target, tuple(role.name for role in roles), self._specs_for(target, roles, it, count))
+            for target, roles in shared.values()
+        ]
+        answers = missing + call_targets(calls, self._arm_method, self._timeout_s)
+        self._report(it, answers)
+        self._sent += [_Sent(self._covered_to, *call) for call in calls]
+        return answers
+
+    def outcomes(self, timeout_s: float | None = None) -> list[Outcome]:
+        """The outcome of the windows that were armed, as far as the workers say it by now.
+
+        timeout_s: waits that long at most for workers that were not asked yet, or did not answer;
+            `timeout_s` of this object by default, 0 for none.
+
+        Windows whose iteration was over at an `arm_iter` were asked for there, without waiting for
+        the answer; what came is logged. Call this at the end for the last ones. A worker needs the
+        method `capture_outcomes`, as in `CaptureWorker`.
+        """
+        waits = self._timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s, 0)
+        self._ask([sent for sent in self._sent if sent.call is None])
+        self._hear(waits)
+        return [*self._outcomes.values()]
+
+    # --- outcomes ---
+
+    def _ask_of_ended(self, it: int) -> None:
+        """Of windows whose last iteration is over; hears what came of those asked before."""
+        if not self._sent:
+            return
+        self._ask([sent for sent in self._sent if sent.call is None and sent.last < it])
+        self._hear(0.0)
+
+    def _ask(self, ended: Sequence[_Sent]) -> None:
+        for sent in ended:
+            is_over = sent.last < self._newest
+            sent.call = OutcomeCall(sent.target, sent.roles, sent.specs, self._timeout_s, is_over)
+
+    def _hear(self, waits: float) -> None:
+        deadline = time.monotonic() + waits
+        for sent in [sent for sent in self._sent if sent.call is not None]:
+            assert sent.call is not None
+            found = sent.call.outcomes(deadline)
+            for outcome in found:
+                self._note(outcome)
+            if all(outcome.is_final for outcome in found):
+                self._sent.remove(sent)
+            elif not any(outcome.status == "busy" for outcome in found):
+                sent.call = None  # asked again
+
+    def _note(self, outcome: Outcome) -> None:
+        key = (outcome.window_id, outcome.rank, outcome.place, outcome.roles)
+        if self._outcomes.get(key) == outcome:
+            return
+        self._outcomes[key] = outcome
+        while len(self._outcomes) > OUTCOMES_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
+        if outcome.is_final:
+            level = logging.INFO if outcome.ok else logging.WARNING
+            self._logger.log(level, "capture window %s", outcome)
+
+    # --- steps ---
+
+    def _is_chosen(self, it: int) -> bool:
+        return is_chosen(self._plan.steps, it)
+
+    def _begins(self, it: int) -> bool:
+        """Whether windows begin here: in a continuous one only where none that was armed continues,
+        as after a job resumed in the middle of it."""
+        if not self.should_capture_this_iter(it):
+            return False
+        return not (self._plan.continuous and self._is_chosen(it - 1) and it <= self._covered_to)
+
+    def _last_of(self, it: int) -> int:
+        return last_in_a_row(self._plan.steps, it) if self._plan.continuous else it
+
+    # --- specs ---
+
+    def _specs_of(self, role: Role, it: int, count: int | None) -> list[Spec]:
+        if not role.discrete:
+            return [self._whole_step([role], it, count)]
+        return [
+            self._spec(
+                _window_id(it, it, _function_of(role, function), number),
+                start_profile_names=[function],
+                start_iter=it,
+                start_mb=number,
+                stop_policy="ON_TRIGGER_FUNC_EXIT",
+                roles=[role.name],
+                ranks=_ranks_of([role]),
+            )
+            for function in role.functions
+            for number in self._micro_batches(role, count)
+        ]
+
+    def _whole_step(self, roles: Sequence[Role], it: int, count: int | None) -> Spec:
+        last = self._last_of(it)
+        start_mb = self._micro_batches(roles[0], count)[0] if roles[0].micro_batches else None
+        stops = self._micro_batches(roles[-1], count)
+        return self._spec(
+            _window_id(it, last, "+".join(role.name for role in roles), None),
+            start_profile_names=[roles[0].functions[0]],
+            start_iter=it,
+            start_mb=start_mb,
+            stop_policy="ON_STOP_PROFILE_NAME",
+            stop_profile_names=[roles[-1].functions[-1]],
+            stop_iter=last,
+            stop_mb=stops[-1],
+            roles=[role.name for role in roles],
+            ranks=_ranks_of(roles),
+        )
+
+    def _spec(self, window_id: str, **fields: Any) -> Spec:
+        return {
+            "window_id": window_id,
+            **fields,
+            "nvtx": self._plan.nvtx,
+            "backend": dict(self._plan.backend),
+        }
+
+    def _specs_for(
+        self, target: Target, roles: Sequence[Role], it: int, count: int | None
+    ) -> list[Spec]:
+        """The windows of all roles that one target plays; of its rank, if known."""
+        whole = [role for role in roles if not role.discrete]
+        specs = [self._whole_step(whole, it, count)] if whole else []
+        for role in roles:
+            if role.discrete:
+                specs += self._specs_of(role, it, count)
+        if target.rank is not None:
+            for spec in specs:
+                spec["ranks"] = None
+                spec["backend"]["rank"] = target.rank
+        return specs
+
+    def _micro_batches(self, role: Role, count: int | None) -> list[int | None]:
+        """The chosen ones in their order, never none; [None] for functions that run once."""
+        if count is None or (count == 1 and role.micro_batches is None) or role.runs_once:
+            return [None]
+        names = {"first": 0, "last": count - 1}
+        chosen = range(count) if role.micro_batches is None else role.micro_batches
+        numbers = sorted({names.get(str(one), one) for one in chosen})
+        found: list[int | None] = [one for one in numbers if isinstance(one, int) and one < count]
+        if len(found) < len(numbers):
+            warn_once(
+                f"profile_manager_micro_batches_{role.name}",
+                f"ProfileManager: role {role.name!r} asks for micro-batches {numbers}, and there "
+                f"are {count}; those that are not there are left out",
+            )
+        return found or [count - 1]
+
+    # --- report ---
+
+    def _report(self, it: int, answers: Sequence[Acknowledgement]) -> None:
+        for answer in answers:
+            level = logging.INFO if answer.ok else logging.WARNING
+            self._logger.log(level, "capture windows of iteration %d: %s", it, answer)
+
+
+def _is_for(role: Role, target: Target) -> bool:
+    return target.rank is None or role.ranks is None or target.rank in role.ranks
+
+
+def _function_of(role: Role, function: str) -> str:
+    """The function, with the role's name before it unless it begins so."""
+    return function if function.startswith(f"{role.name}.") else f"{role.name}.{function}"
+
+
+def _window_id(first: int, last: int, name: str, microbatch: int | None) -> str:
+    steps = f"step{first}" if first == last else f"steps{first}-{last}"
+    return f"{steps}.{name}" if microbatch is None else f"{steps}.{name}.mb{microbatch}"
+
+
+def _ranks_of(roles: Sequence[Role]) -> list[int] | None:
+    ranks: set[int] = set()
+    for role in roles:
+        if role.ranks is None:
+            return None
+        ranks.update(role.ranks)
+    return sorted(ranks)
+
+
+def _check_microbatches(count: object) -> int | None:
+    return None if count is None else check_int("num_microbatches", count, 1)

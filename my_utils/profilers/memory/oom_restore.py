@@ -1,0 +1,215 @@
+"""When one rank runs out of memory, informs all ranks so that they react together.
+
+A rank that skips a step alone leaves the others waiting in a collective. Here they agree first, by
+the default store of torch.distributed, which still works when the GPU's memory is full.
+
+>>> with catch_oom() as step:
+...     raise MemoryError("no memory for the activations")
+>>> step.happened, step.here
+(True, True)
+>>> with catch_oom() as step:
+...     pass
+>>> step.happened
+False
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ...core.arguments import check_bool, check_seconds
+from ...core.public import public
+from ...core.ranks import current_rank, world_size
+from ...core.reprs import short_repr
+from ...core.store import default_store, wait_for_keys
+from ...core.warnings import warn_once
+from .out_of_memory import is_out_of_memory
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+
+PREFIX = "my_utils/oom"
+TIMEOUT_S = 60.0
+RANKS_A_WORD = 62  # the store adds up signed integers of 64 bits: a bit for each rank that came
+
+
+class _Flag:
+    """Where this process stands: the number of decisions taken, and its own flag."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.round = 0
+        self.raised = False
+
+
+_flag = _Flag()
+
+
+def set_oom_flag() -> None:
+    """Says that this rank ran out of memory in this step. Thread-safe.
+
+    It holds until the next `check_oom_flag(agree=True)` of the ranks. Where the store cannot be
+    reached there is one warning, and the flag is this rank's alone.
+    """
+    with _flag.lock:
+        _flag.raised = True
+        store = default_store(PREFIX)
+        if store is not None:
+            _try(lambda: _raise_flag(store), True)
+
+
+def _raise_flag(store: Store) -> bool:
+    store.set(f"{_flag.round}/flag", "1")
+    return True
+
+
+def check_oom_flag(agree: bool = False, timeout_s: float = TIMEOUT_S) -> bool:
+    """Whether a rank ran out of memory in this step.
+
+    agree: False reads the flag and returns, in one round trip to the store. That is a hint: a
+        rank may read it before another sets it, so ranks that act on it may diverge. True takes
+        the same decision on all ranks, once all have come or `timeout_s` is over, and clears the
+        flag for the next step. All ranks must call it equally often, as once a step.
+    timeout_s: how long to wait for ranks that do not answer. The decision is then taken without
+        them, the same on all others, and a warning lists them.
+
+    Without torch.distributed it is this process's own flag. A store that cannot be reached warns
+    once, and the answer is this rank's own. TypeError and ValueError name the argument.
+
+    >>> set_oom_flag()
+    >>> check_oom_flag(), check_oom_flag(agree=True), check_oom_flag()
+    (True, True, False)
+    """
+    check_bool("agree", agree)
+    check_seconds("timeout_s", timeout_s, 0, math.inf)
+    store = default_store(PREFIX)
+    if not agree:
+        own = _flag.raised
+        if own or store is None:
+            return own
+        return _try(lambda: store.check([f"{_flag.round}/flag"]), own)
+    with _flag.lock:
+        own, round = _flag.raised, _flag.round
+        _flag.raised, _flag.round = False, round + 1
+    if store is None:
+        return own
+    return _try(lambda: _decide(store, round, timeout_s), own)
+
+
+def _decide(store: Store, round: int, timeout_s: float) -> bool:
+    """Takes part in the decision of this round.
+
+    The last rank to come writes it: by then all flags are set. A rank whose time is over writes
+    one too. The store keeps the first, and all ranks use that. When the last rank has come,
+    all have read the decision of the round before, whose keys can go.
+    """
+    size = world_size()
+    deadline = time.monotonic() + timeout_s
+    word, bit = divmod(current_rank(), RANKS_A_WORD)
+    store.add(f"{round}/here{word}", 1 << bit)
+    is_last = store.add(f"{round}/count", 1) >= size
+    if not is_last and not wait_for_keys(store, [f"{round}/decision"], deadline, size):
+        _name_the_missing(store, round, size, timeout_s)
+    flag = store.check([f"{round}/flag"])
+    decision = store.compare_set(f"{round}/decision", "", "yes" if flag else "no")
+    if is_last:
+        _forget(store, round - 1, size)
+    return bool(decision == b"yes")
+
+
+def _forget(store: Store, round: int, size: int) -> None:
+    words = [f"here{word}" for word in range(_words(size))]
+    for name in ("flag", "count", "decision", *words):
+        store.delete_key(f"{round}/{name}")
+
+
+def _words(size: int) -> int:
+    return -(-size // RANKS_A_WORD)
+
+
+def _name_the_missing(store: Store, round: int, size: int, timeout_s: float) -> None:
+    words = [store.add(f"{round}/here{word}", 0) for word in range(_words(size))]
+    missing = [
+        rank for rank in range(size) if not words[rank // RANKS_A_WORD] >> (rank % RANKS_A_WORD) & 1
+    ]
+    names = ", ".join(map(str, missing)) or "none"
+    warn_once(
+        "oom_restore missing",
+        f"check_oom_flag: not all ranks answered within {timeout_s:g} s, missing: {names}; "
+        "the others decide without them",
+    )
+
+
+def _try(ask: Callable[[], bool], otherwise: bool) -> bool:
+    """What the store answers, or `otherwise` with one warning where it cannot be reached."""
+    try:
+        return ask()
+    except RuntimeError as error:
+        warn_once("oom_restore store", f"the out-of-memory flag is this rank's alone: {error}")
+        return otherwise
+
+
+@public("my_utils.oom_restore")
+class catch_oom:
+    """Catches out-of-memory errors and reports them to all ranks: `with catch_oom() as step:`.
+
+    timeout_s: as in `check_oom_flag`.
+
+    On the way out the flag is set if need be, torch's caches are freed, and the ranks agree. Then
+    `step.happened` is the decision of all ranks, `step.here` whether this one ran out of memory,
+    and `step.error` its exception, without the frames, which would keep tensors alive. The two
+    differ where another did, and where this rank came after the others had decided without it.
+    Every other exception is not caught, and nothing is agreed upon: the other ranks come to their
+    timeout.
+
+    One `with` at a time in a process; it may be entered again. The bodies of all ranks must not
+    wait for one another after a rank has failed: keep collectives out of them, or give them a
+    timeout.
+    """
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self.timeout_s = timeout_s
+        self.happened = False
+        self.here = False
+        self.error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return short_repr(self, "timeout_s", "happened", "here")
+
+    def __enter__(self) -> catch_oom:
+        self.happened = self.here = False
+        self.error = None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if error is not None and not is_out_of_memory(error):
+            return False
+        if error is not None:
+            self.here = True
+            self.error = error.with_traceback(None)
+            set_oom_flag()
+        self.happened = check_oom_flag(agree=True, timeout_s=self.timeout_s)
+        if self.happened:
+            free_caches()
+        return True
+
+
+def free_caches() -> None:
+    """Collects garbage, and gives back what torch's allocator keeps for later."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.accelerator.is_available():
+        torch.accelerator.empty_cache()

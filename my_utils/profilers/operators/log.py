@@ -1,0 +1,113 @@
+"""The log of the comparison tools: to the console directly, or to a file in a separate thread.
+
+The training thread only appends to a list. Another thread joins the lines and writes them: a few
+times a second, after an error, and at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any, TextIO
+
+from ...core.warnings import warn_once
+
+_WAIT_S = 0.2
+_LINES_MAX = 100_000  # then the training waits: the disk is slower than the run
+
+
+class OpLog:
+    """Takes lines as tuples of texts, which are joined when they are written.
+
+    path: the file, which is appended to, in a folder that is made; None for standard output.
+    prefix: the beginning of every line that is not empty, such as the rank.
+    Thread-safe. A full disk is one warning and a count in `lost`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, prefix: str = "") -> None:
+        self.path = None if path is None else Path(path)
+        self.prefix = prefix
+        self.lost = 0
+        self._pending: deque[tuple[str, ...]] = deque()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._file: TextIO | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._pid = 0
+
+    def open(self) -> None:
+        """OSError if the file cannot be opened."""
+        if self.path is None or self._file is not None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+        self._closing = False
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._work, name="my_utils op log", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_buffered(self) -> bool:
+        """Whether lines wait in memory for a while."""
+        return self.path is not None
+
+    def line(self, *parts: str) -> None:
+        if self.path is None:
+            print(self._text(parts), file=sys.stdout)
+            return
+        self._pending.append(parts)
+        if len(self._pending) > _LINES_MAX:
+            self.flush()
+
+    def _text(self, parts: tuple[str, ...]) -> str:
+        text = "".join(parts)
+        if not self.prefix:
+            return text
+        return "\n".join([line and self.prefix + line for line in text.split("\n")])
+
+    def flush(self) -> None:
+        """Writes all that there is, and returns when the system has it."""
+        if self._file is None:
+            sys.stdout.flush()
+            return
+        with self._lock:
+            if self._pid != os.getpid():  # a forked child: the rows are its parent's
+                self._pending.clear()
+                return
+            # One by one: what is appended meanwhile comes next time.
+            pending = [self._pending.popleft() for _ in range(len(self._pending))]
+            if not pending:
+                return
+            try:
+                self._file.write("".join([self._text(parts) + "\n" for parts in pending]))
+                self._file.flush()
+            except (OSError, ValueError) as error:
+                self.lost += len(pending)
+                warn_once("op_log", f"{self.path} cannot be written ({error}); lines are lost")
+
+    def close(self) -> None:
+        """Writes the rest. The log can be opened again."""
+        self.flush()
+        thread, self._thread = self._thread, None
+        if thread is not None and self._pid == os.getpid():
+            self._closing = True
+            self._wake.set()
+            thread.join(timeout=10)
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as error:
+                warn_once("op_log", f"{self.path} cannot be written ({error}); lines are lost")
+
+    def _work(self) -> None:
+        while not self._closing:
+            self._wake.wait(_WAIT_S)
+            self.flush()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a log that is written to cannot be copied")

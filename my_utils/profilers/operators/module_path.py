@@ -1,0 +1,331 @@
+"""Finds the module in which an operator runs, in the forward and in the backward pass.
+
+Hooks record the current module of each thread; reading it costs the same at any depth. In the
+backward pass, each node that autograd runs has the sequence number that it got in the forward pass.
+Hooks record which numbers were given out in which module.
+
+>>> import torch
+>>> model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+>>> seen = []
+>>> handle = model[0].register_forward_hook(lambda *_: seen.append(where().text))
+>>> with open_module_tracker(model):
+...     y = model(torch.ones(1, 2))
+>>> seen
+['Sequential/Linear[0]/']
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+from torch import nn
+
+from ...core.public import public
+from ...core.reprs import short_repr
+from ...core.warnings import warn_once
+
+_sequence_nr = torch._C._autograd._get_sequence_nr
+_graph_task = torch._C._current_graph_task_id
+_node = torch._C._current_autograd_node
+
+Phase = Literal["forward", "backward", "recompute"]
+
+_MARKS_MAX = 1 << 18  # entries into and exits from modules that are kept, a thread
+
+
+@public("my_utils.compare_tool")
+@dataclass(frozen=True, slots=True, init=False)
+class ModuleInfo:
+    """A module around an operator.
+
+    name: its path in the model, "layers.17.attn"; "" for the model itself. type: its class.
+    path: the classes of the modules around it and its own, "GPT/Block/Attention".
+
+    `ModuleInfo.current()` returns that of the calling thread. In one that you make, the type is the
+    name by default, and `father`, the module around it, gives the path.
+
+    >>> ModuleInfo("attn", "Attention", father=ModuleInfo("GPT")).path
+    'GPT/Attention'
+    """
+
+    name: str
+    type: str
+    path: str
+
+    def __init__(
+        self,
+        name: str,
+        type: str | None = None,
+        path: str | None = None,
+        *,
+        father: ModuleInfo | None = None,
+    ) -> None:
+        if path is not None and father is not None:
+            raise TypeError("ModuleInfo() got path and father, which are the same")
+        kind = name if type is None else type
+        around = f"{father.path}/" if father is not None and father.path else ""
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "type", kind)
+        object.__setattr__(self, "path", around + kind if path is None else path)
+
+    @staticmethod
+    def current() -> ModuleInfo | None:
+        """The innermost tracked module that runs now, forward or backward; None outside of all."""
+        return where().info
+
+
+class Scope:
+    """A place in the nesting of calls. `text` goes in front of operators in the log."""
+
+    __slots__ = ("_inner", "info", "owner", "parent", "text")
+
+    def __init__(self, parent: Scope | None, info: ModuleInfo | None, owner: int) -> None:
+        self.parent = parent
+        self.info = info
+        self.owner = owner
+        self.text = "" if info is None else _text(info)
+        self._inner: dict[int, Scope] = {}
+
+    def inner(self, owner: int, name: str, type_name: str) -> Scope:
+        found = self.known(owner, name, type_name)
+        if found is None:
+            path = type_name if self.info is None else f"{self.info.path}/{type_name}"
+            found = self._inner[owner] = Scope(self, ModuleInfo(name, type_name, path), owner)
+        return found
+
+    def known(self, owner: int, name: str, type_name: str) -> Scope | None:
+        """The place inside of this one, unless it was that of a module whose id another has now."""
+        found = self._inner.get(owner)
+        if found is None or found.info is None:
+            return None
+        return found if (found.info.name, found.info.type) == (name, type_name) else None
+
+    @property
+    def name(self) -> str:
+        return "" if self.info is None else self.info.name
+
+
+def _text(info: ModuleInfo) -> str:
+    return f"{info.path}[{info.name}]/" if info.name else f"{info.path}/"
+
+
+OUTSIDE = Scope(None, None, 0)
+
+
+class _Marks:
+    """From which sequence number on nodes belong to which place, of one thread."""
+
+    __slots__ = ("numbers", "scopes")
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.scopes: list[Scope] = []
+
+    def add(self, number: int, scope: Scope) -> None:
+        if self.numbers and self.numbers[-1] >= number:
+            self.scopes[-1] = scope  # no node was made in between
+            return
+        if len(self.numbers) >= _MARKS_MAX:
+            half = _MARKS_MAX // 2
+            del self.numbers[:half], self.scopes[:half]
+        self.numbers.append(number)
+        self.scopes.append(scope)
+
+    def find(self, number: int) -> Scope:
+        place = bisect_right(self.numbers, number)
+        return self.scopes[place - 1] if place else OUTSIDE
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.scope = OUTSIDE
+        self.marks = _Marks()
+
+
+_here = _Here()
+_last_marks = _here.marks  # of the thread that last ran a forward pass
+_parameters: dict[int, tuple[weakref.ref[Any], Scope]] = {}
+
+
+def phase() -> Phase:
+    """What this thread computes. In a backward pass, what runs in modules is activation
+    checkpointing, which computes again."""
+    if _graph_task() == -1:
+        return "forward"
+    return "backward" if _here.scope is OUTSIDE else "recompute"
+
+
+def where() -> Scope:
+    """The place of the calling thread."""
+    scope = _here.scope
+    if scope is not OUTSIDE or _graph_task() == -1:
+        return scope
+    node = _node()
+    return OUTSIDE if node is None else _of_node(node)
+
+
+def forward_number() -> int | None:
+    """The sequence number of the forward operator whose backward runs in this thread, -1 where it
+    has none; None outside of a backward pass."""
+    if phase() != "backward":
+        return None
+    node = _node()
+    number = -1 if node is None else int(node._sequence_nr())
+    return number if number < 1 << 63 else -1
+
+
+def _of_node(node: Any) -> Scope:
+    number = node._sequence_nr()
+    if number >= 1 << 63:  # AccumulateGrad has none
+        parameter = getattr(node, "variable", None)
+        known = _parameters.get(id(parameter))
+        return known[1] if known is not None and known[0]() is parameter else OUTSIDE
+    marks = _here.marks
+    return (marks if marks.numbers else _last_marks).find(number)
+
+
+def _again(owner: int, name: str, type_name: str) -> Scope:
+    """The place of a module that is computed again, which begins in the middle of the nesting: it
+    has the name that it had in the forward pass."""
+    around: Scope | None = where()
+    while around is not None:
+        known = around.known(owner, name, type_name)
+        if known is not None:
+            return Scope(OUTSIDE, known.info, owner)
+        around = around.parent
+    return OUTSIDE.inner(owner, name, type_name)
+
+
+# --- hooks ---
+
+
+class _Enter:
+    """A copy of a hooked module has a hook that does nothing."""
+
+    def __init__(self, owner: int, name: str, type_name: str) -> None:
+        self.owner, self.name, self.type_name = owner, name, type_name
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        global _last_marks
+        if torch.compiler.is_compiling() or self.owner != id(module):
+            return
+        here = _here
+        if here.scope is OUTSIDE and _graph_task() != -1:
+            scope = _again(self.owner, self.name, self.type_name)
+        else:
+            scope = here.scope.inner(self.owner, self.name, self.type_name)
+        here.scope = scope
+        here.marks.add(_sequence_nr(), scope)
+        _last_marks = here.marks
+
+    def __reduce__(self) -> Any:
+        return (type(self), (0, "", ""))
+
+
+class _Leave(_Enter):
+    def __call__(self, module: nn.Module, args: Any, output: Any = None) -> None:
+        if torch.compiler.is_compiling() or self.owner != id(module):
+            return
+        here = _here
+        scope: Scope | None = here.scope
+        while scope is not None and scope.owner != self.owner:
+            scope = scope.parent
+        if scope is not None and scope.parent is not None:
+            here.scope = scope.parent
+            here.marks.add(_sequence_nr(), scope.parent)
+
+
+@public("my_utils.compare_tool")
+class ModuleTracker:
+    """The result of `open_module_tracker`: `close()` removes the hooks. A context manager."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._handles: list[Any] = []
+        self._ids: list[int] = []
+        for name, module in model.named_modules():
+            self._hook(name, module)
+        for name, parameter in model.named_parameters():
+            self._note(model, name, parameter)
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    def _hook(self, name: str, module: nn.Module) -> None:
+        if _is_hooked(module):
+            return
+        arguments = (id(module), name, type(module).__qualname__)
+        try:
+            self._handles.append(module.register_forward_pre_hook(_Enter(*arguments), prepend=True))
+            # Checkpointing stops early by an exception, which must not leave its modules open.
+            self._handles.append(module.register_forward_hook(_Leave(*arguments), always_call=True))
+        except Exception as error:  # as of a module of torch.jit
+            warn_once("module_tracker", f"the module {name!r} takes no hooks ({error})")
+
+    def _note(self, model: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        scope = OUTSIDE
+        for owner_name, module in _modules_on_the_way(model, name):
+            scope = scope.inner(id(module), owner_name, type(module).__qualname__)
+        _parameters[id(parameter)] = (weakref.ref(parameter), scope)
+        self._ids.append(id(parameter))
+
+    def close(self) -> None:
+        """May be called twice."""
+        for handle in self._handles:
+            handle.remove()
+        for key in self._ids:
+            _parameters.pop(key, None)
+        self._handles.clear()
+        self._ids.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    """Whether another tracker has hooks on it; a copy's are those of its original."""
+    hooks = module._forward_pre_hooks.values()
+    return any(isinstance(hook, _Enter) and hook.owner == id(module) for hook in hooks)
+
+
+def _modules_on_the_way(model: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    """From the model to the owner of a parameter, without the containers that are never called."""
+    yield "", model
+    module, so_far = model, ""
+    for part in name.split(".")[:-1]:
+        module = getattr(module, part)
+        so_far = f"{so_far}.{part}" if so_far else part
+        if not isinstance(module, nn.ModuleList | nn.ModuleDict):
+            yield so_far, module
+
+
+def open_module_tracker(model: nn.Module) -> ModuleTracker:
+    """Lets the comparison tools name the module of `model` in which an operator runs.
+
+    Sets two hooks on each module, which stay until `close()` of what is returned, or to the end of
+    a `with` block. Wrap the model first (DDP, `fully_shard`, `torch.compile`). Several models may
+    be tracked; one that is already tracked does not change. Forward hooks only, so that in-place
+    operators stay allowed; calls from several threads each have their place. TypeError if `model`
+    is not a module.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    >>> tracker = open_module_tracker(model)
+    >>> tracker.close()
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not {model!r:.100}")
+    return ModuleTracker(model)

@@ -1,0 +1,431 @@
+"""torch's profiler around a block that runs repeatedly: a trace, and a plot over the series.
+
+>>> import tempfile, torch
+>>> folder = tempfile.TemporaryDirectory()
+>>> pw = ProfilerWrapper(
+...     profile_memory=True, enabled_record_cuda_average_time=True, prefix="run",
+...     output=folder.name)
+>>> for step in range(3):
+...     with pw:
+...         _ = torch.ones(64, 64) @ torch.ones(64, 64)
+>>> [path.name for path in pw.close()]
+['run_trace.json', 'run_cuda_time_plot.png', 'run_memory_usage_line_chart.png']
+>>> folder.cleanup()
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from ...core.arguments import check_bool, check_int, check_logger, check_path, check_str
+from ...core.extras import require
+from ...core.files import on_whole_path
+from ...core.process_end import call_at_end
+from ...core.public import public
+from ...core.ranks import check_ranks, current_rank, is_chosen, own_name, world_size
+from ...core.reprs import short_repr
+from ...core.warnings import warn_once
+from ..memory import memory_history as _memory_history
+from .entry_figures import MemoryCurve, figures_of, levels_now
+from .operator_figures import averages_of, check_figure
+from .series import Point, Series, Spread
+from .series_plots import plot_memory, plot_times
+from .torch_profile import (
+    TorchProfile,
+    check_activities,
+    export_trace,
+    on_this_machine,
+    tolerated,
+)
+from .window_files import save_snapshot
+
+_logger = logging.getLogger("my_utils")
+
+SNAPSHOT_EVENTS_MAX = 100_000  # of the CUDA allocator's history
+
+
+@public("my_utils.profilerwrapper")
+class ProfilerWrapper:
+    """Profiles each `with` block of a series, and writes the results at `close()`.
+
+    ```python
+    pw = ProfilerWrapper(profile_memory=True, enabled_record_cuda_average_time=True)
+    for batch in batches:
+        with pw:
+            train_step(batch)
+    pw.close()
+    ```
+
+    is_st: whether this is a single-task run, in which one process stands for all. True: only rank 0
+        profiles (unless `ranks` says otherwise), and no file is named after a rank. False, the
+        default: each rank is a separate task and profiles, and with several ranks
+        `_rank<rank>` is put behind the prefix, so that they do not overwrite each other.
+    profile_memory: follow allocations, and plot them.
+    enable_print_summary: print a table of operators after each entry, by time on the device.
+    enabled_record_cuda_average_time: take the time on the device of each entry, and plot it with
+        its mean over the series.
+    prefix: what the files' names begin with. output: where they go; made at `close()`.
+    ranks: which ranks profile: an int or several; None means what `is_st` says.
+    enabled: False makes everything here do nothing, and costs a method call.
+    export_trace: write a Chrome trace.
+    keep_all_traces: also write `<prefix>_trace_<entry>.json` at the end of each entry.
+    dump_memory_snapshot: write a snapshot for https://pytorch.org/memory_viz: with CUDA the
+        allocator's history of the series; without, what the profiler saw of the last entry.
+    record_shapes, with_stack, with_flops, activities: as for `torch.profiler.profile`; activities
+        may be given as "cpu" and "cuda".
+    row_limit, sort_by: of the printed table. `sort_by` is a figure of torch's tables, such as
+        "self_cuda_time_total" (old names are taken), "cpu_time_total", "count"; None means time on
+        the device itself, without children.
+    logger: takes the printed table instead of standard output.
+
+    | File | Written with |
+    |---|---|
+    | `<prefix>_trace.json` | `export_trace`: the trace of the last profiled entry |
+    | `<prefix>_cuda_time_plot.png` | `enabled_record_cuda_average_time` |
+    | `<prefix>_memory_usage_line_chart.png` | `profile_memory` |
+    | `<prefix>_mem_<timestamp>.pickle` | `dump_memory_snapshot` |
+
+    Files of earlier runs with the same names are replaced; the second series of the same wrapper
+    is named `<prefix>.2`, and so on.
+
+    Without device time, the time of operators on the CPU is used, and the plots and tables say so.
+    Times on the device are the sums over kernels and copies.
+
+    A fault while profiling or writing gives one warning and never reaches the training.
+    An exception of the block is not caught, and its entry counts (`point.raised`). An
+    entry in which another profiler runs is not profiled: one warning, and the series says how many
+    (`point.unprofiled`). Nested entries of the same wrapper belong to the outer one. A series that
+    was not left is written when the process ends by itself; a forked child begins with none.
+    The memory that a series takes is bounded: at most 4,096 points, and the events of one entry.
+
+    TypeError and ValueError at once for wrong arguments; ImportError if a plot is asked for and
+    matplotlib is missing. Not for use from several threads at once.
+    """
+
+    def __init__(
+        self,
+        is_st: bool = False,
+        profile_memory: bool = False,
+        enable_print_summary: bool = False,
+        enabled_record_cuda_average_time: bool = False,
+        *,
+        prefix: str = "profile",
+        output: str | os.PathLike[str] = ".",
+        ranks: int | Iterable[int] | None = None,
+        enabled: bool = True,
+        export_trace: bool = True,
+        keep_all_traces: bool = False,
+        dump_memory_snapshot: bool = False,
+        record_shapes: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        activities: Iterable[Any] | None = None,
+        row_limit: int = 10,
+        sort_by: str | None = None,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self.is_st = check_bool("is_st", is_st)
+        self.profile_memory = check_bool("profile_memory", profile_memory)
+        self.enable_print_summary = check_bool("enable_print_summary", enable_print_summary)
+        self.enabled_record_cuda_average_time = check_bool(
+            "enabled_record_cuda_average_time", enabled_record_cuda_average_time
+        )
+        self.prefix = _check_prefix(prefix)
+        self.output = check_path("output", output)
+        self.enabled = check_bool("enabled", enabled)
+        self.export_trace = check_bool("export_trace", export_trace)
+        self.keep_all_traces = check_bool("keep_all_traces", keep_all_traces)
+        self.dump_memory_snapshot = check_bool("dump_memory_snapshot", dump_memory_snapshot)
+        self.row_limit = check_int("row_limit", row_limit, 1)
+        self.sort_by = check_figure("sort_by", sort_by or "self_device_time_total")
+        check_logger("logger", logger)
+        self.logger = logger
+        self._ranks = check_ranks("ranks", ranks)
+        self._options: dict[str, Any] = {
+            "activities": check_activities(activities),
+            "record_shapes": check_bool("record_shapes", record_shapes),
+            "profile_memory": self.profile_memory or self.dump_memory_snapshot,
+            "with_stack": check_bool("with_stack", with_stack),
+            "with_flops": check_bool("with_flops", with_flops),
+        }
+        if self.enabled and (self.profile_memory or self.enabled_record_cuda_average_time):
+            require("matplotlib", "a plot of ProfilerWrapper")
+        self._series_count = 0
+        self._depth = 0
+        self._points: Series | None = None  # of the open series, or of the last one
+        self._forget()
+
+    def __repr__(self) -> str:
+        return short_repr(self, "prefix", "output", "enabled")
+
+    def _forget(self) -> None:
+        """No series is open."""
+        self._series: Series | None = None
+        self._chosen = False
+        self._last: TorchProfile | None = None  # of the last profiled entry
+        self._last_number = 0
+        self._last_trace: Path | None = None
+        self._last_memory: dict[str, MemoryCurve] = {}
+        self._entry: _Entry | None = None
+        self._history: _memory_history.Recording | None = None
+        _open.discard(self)
+
+    @property
+    def series(self) -> list[Point]:
+        """The figures of the open series, or of the last one: a point an entry; several entries a
+        point once there are more than 4,096. Times are ns, memory is bytes."""
+        return list(self._points.points) if self._points else []
+
+    @property
+    def total(self) -> Point:
+        """The figures of all entries of that series together; `total.device.mean` is the mean time
+        on the device in ns, `total.cpu.mean` that of operators on the CPU."""
+        return self._points.total if self._points else Point(entries=0)
+
+    @property
+    def profiler(self) -> Any:
+        """The `torch.profiler.profile` of the last profiled entry, until `close()`; or None."""
+        return self._last.profiler if self._last else None
+
+    # --- an entry ---
+
+    def __enter__(self) -> ProfilerWrapper:
+        if not self.enabled:
+            return self
+        self._depth += 1
+        if self._depth > 1:
+            warn_once(f"nested {self._name}", f"{self._name}: a nested entry joins the outer one")
+            return self
+        if self._series is None:
+            self._begin()
+        if self._chosen:
+            self._start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._depth == 0:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            self._stop(raised=kind is not None)
+
+    @property
+    def _name(self) -> str:
+        return f"ProfilerWrapper {self.prefix!r}"
+
+    def _begin(self) -> None:
+        """A new series."""
+        self._series_count += 1
+        self._series = self._points = Series()
+        self._chosen = is_chosen((0,) if self.is_st and self._ranks is None else self._ranks)
+        if not self._chosen:
+            return
+        _open.add(self)
+        call_at_end(_close_all)
+        if self.dump_memory_snapshot:
+            with tolerated(self._name, "the allocator's history failed"):
+                import torch
+
+                if torch.cuda.is_available():
+                    self._history = _memory_history.record(
+                        self._name, max_entries=SNAPSHOT_EVENTS_MAX
+                    )
+
+    def _start(self) -> None:
+        profile = TorchProfile(self._name, **self._options)
+        levels = levels_now() if self.profile_memory else {}
+        started = False
+        with tolerated(self._name, "the profiler could not be started"):
+            started = profile.start()
+        if started:
+            self._last = None  # its events would double the memory
+        self._entry = _Entry(
+            profile if started else None, time.time_ns(), time.perf_counter_ns(), levels
+        )
+
+    def _stop(self, raised: bool) -> None:
+        """Closes the entry, and adds it to the series."""
+        entry, self._entry = self._entry, None
+        series = self._series
+        if entry is None or series is None:
+            return
+        point = Point(series.total.entries, unprofiled=1, raised=int(raised))
+        point.wall = Spread.of(time.perf_counter_ns() - entry.clock_ns)
+        if entry.profile is not None:
+            with tolerated(self._name, "the profiler failed"):
+                entry.profile.stop()
+                point.unprofiled = 0
+        if point.unprofiled:
+            series.add(point)
+            return
+        self._last, self._last_number, self._last_trace = entry.profile, point.first, None
+        self._last_memory = {}
+        with tolerated(self._name, "the figures of an entry failed"):
+            self._measure(entry, point)
+        series.add(point)
+        if self.keep_all_traces and self.export_trace:
+            with tolerated(self._name, "a trace failed"):
+                self._make_folder()
+                path = self.output / f"{self._stem()}_trace_{self._last_number}.json"
+                self._last_trace = export_trace(self.profiler, path)
+        if self.enable_print_summary:
+            with tolerated(self._name, "the summary failed"):
+                self._print_summary(point)
+
+    def _measure(self, entry: _Entry, point: Point) -> None:
+        if not (
+            self.enabled_record_cuda_average_time
+            or self.enable_print_summary
+            or self.profile_memory
+        ):
+            return
+        figures = figures_of(self.profiler, entry.began_ns, entry.levels)
+        point.device = Spread.of(figures.device_ns)
+        point.cpu = Spread.of(figures.cpu_ns)
+        if self.profile_memory:
+            self._last_memory = figures.memory
+            point.peaks = {name: Spread.of(curve.peak) for name, curve in figures.memory.items()}
+
+    def _print_summary(self, point: Point) -> None:
+        on_device = point.device.total > 0
+        key = on_this_machine(self.sort_by, on_device)
+        averages = averages_of(self.profiler, self._options["record_shapes"])
+        table = averages.table(sort_by=key, row_limit=self.row_limit)
+        what = "on the GPU" if on_device else "in operators on the CPU (no GPU time was seen)"
+        time_ms = (point.device if on_device else point.cpu).total / 1e6
+        text = (
+            f"{self._name}, entry {point.first}: {point.wall.total / 1e6:.3f} ms, "
+            f"{time_ms:.3f} ms {what}\n{table}"
+        )
+        if self.logger is not None:
+            self.logger.info("%s", text)
+        else:
+            print(text, flush=True)
+
+    # --- the end of a series ---
+
+    def leave(self) -> list[Path]:
+        """Another name for `close`."""
+        return self.close()
+
+    def close(self) -> list[Path]:
+        """Ends the series, writes its files and returns their paths; the next entry begins another.
+
+        Without an entry since the last `close()` it does nothing. Inside a block it ends the entry
+        there, with a warning, and the rest of the block is not profiled. Files that cannot be
+        written are missing, with one warning; the others are there.
+        """
+        if self._series is None:
+            return []
+        if self._entry is not None:
+            warn_once(f"left {self._name}", f"{self._name} is left inside its block")
+            self._stop(raised=False)
+        try:
+            return self._write() if self._chosen else []
+        finally:
+            if self._history is not None:
+                with tolerated(self._name, "the allocator's history failed"):
+                    self._history.end()
+            self._forget()
+
+    def _write(self) -> list[Path]:
+        series = self._series
+        assert series is not None
+        if series.total.entries == series.total.unprofiled:
+            _logger.warning("%s: no entry was profiled; nothing is written", self._name)
+            return []
+        stem = self._stem()
+        written: list[Path] = []
+
+        def write(suffix: str, how: Callable[[Path], object]) -> None:
+            path = self.output / f"{stem}_{suffix}"
+            with tolerated(self._name, f"{path} failed"):
+                how(path)
+                written.append(path)
+
+        with tolerated(self._name, f"{self.output} failed"):
+            self._make_folder()
+        if self.export_trace:
+            write("trace.json", self._write_trace)
+        if self.enabled_record_cuda_average_time:
+            write("cuda_time_plot.png", lambda path: plot_times(path, stem, series))
+        if self.profile_memory:
+            write(
+                "memory_usage_line_chart.png",
+                lambda path: plot_memory(path, stem, series, self._last_memory),
+            )
+        if self.dump_memory_snapshot:
+            stamp = datetime.datetime.now().strftime("%Y%m%d_%H%M%S_%f")
+            write(
+                f"mem_{stamp}.pickle",
+                lambda path: save_snapshot(path, self.profiler, self._history),
+            )
+        return written
+
+    def _make_folder(self) -> None:
+        self.output.mkdir(parents=True, exist_ok=True)
+
+    def _stem(self) -> str:
+        name = own_name("rank{}")
+        alone = self.is_st or (world_size() == 1 and name == f"rank{current_rank()}")
+        rank = "" if alone else f"_{name}"
+        again = "" if self._series_count == 1 else f".{self._series_count}"
+        return f"{self.prefix}{rank}{again}"
+
+    def _write_trace(self, path: Path) -> None:
+        if self._last_trace is None:
+            export_trace(self.profiler, path)
+            return
+        with on_whole_path(path) as temporary:  # torch writes a trace once
+            shutil.copyfile(self._last_trace, temporary)
+
+
+class _Entry(NamedTuple):
+    """A block that runs."""
+
+    profile: TorchProfile | None
+    began_ns: int  # Unix time
+    clock_ns: int
+    levels: dict[str, int]  # bytes given out when it began
+
+
+# --- series that nobody left ---
+
+_open: set[ProfilerWrapper] = set()
+
+
+def _close_all() -> None:
+    for wrapper in list(_open):
+        wrapper.close()
+
+
+def _forget_all() -> None:
+    for wrapper in list(_open):
+        wrapper._depth = 0
+        wrapper._forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+# --- arguments ---
+
+
+def _check_prefix(prefix: object) -> str:
+    text = check_str("prefix", prefix)
+    if not text or "/" in text or "\0" in text:
+        raise ValueError(f"prefix must be the beginning of a file's name, not {text!r:.100}")
+    return text

@@ -1,0 +1,153 @@
+"""The files of one profiled window, each complete or missing; a failed write is a warning."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...core.extras import require
+from ...core.files import on_whole_path
+from ...core.tables import write_text
+from ..memory.memory_history import Recording
+from ..memory.memory_snapshot_form import snapshot_of, write_snapshot
+from .flops_table import operators_by_time
+from .operator_figures import averages_of
+from .torch_profile import device_time, export_trace, on_this_machine, tolerated
+
+# Frames of a stack by which key_averages.txt groups operators.
+STACK_FRAMES = 5
+
+# tqdm's monitor, and the thread that asks whether a training is over.
+_WAITING = re.compile(
+    rb"(^|[;/])tqdm/_monitor\.py\(|my_utils/profilers/torch_profiler/slot\.py\(\d+\):_*watch"
+)
+
+
+@dataclass(frozen=True)
+class WindowFiles:
+    """Which files a window leaves in its folder.
+
+    name: what their names begin with, "rank0". leading: whether this rank's table is
+    `key_averages.txt` without it. The trace is always written.
+    """
+
+    name: str
+    leading: bool
+    key_averages: bool
+    memory: bool
+    stacks: bool
+    by_shape: bool
+    by_stack: bool
+
+    def write(self, profiler: Any, folder: Path, history: Recording | None = None) -> bool:
+        """Writes them, unless the folder cannot be made; what else cannot be is a warning each.
+
+        history: of CUDA's allocator, which knows more of memory than the profiler.
+        """
+        with _tolerated(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            return False
+        rank = self.name
+        with _tolerated(folder / f"{rank}.pt.trace.json") as path:
+            export_trace(profiler, path)
+        if self.key_averages:
+            prefix = "" if self.leading else f"{rank}_"
+            with _tolerated(folder / f"{prefix}key_averages.txt") as path:
+                write_text(path, self._table(profiler))
+        if self.stacks:
+            with _tolerated(folder / f"{rank}_stacks.txt") as path:
+                _write_stacks(profiler, path)
+        if self.memory:
+            with _tolerated(folder / f"{rank}_memory_snapshot.pickle") as path:
+                save_snapshot(path, profiler, history)
+            with _tolerated(folder / f"{rank}_memory-timeline.html") as path:
+                _write_memory_timeline(profiler, path)
+        return True
+
+    def _table(self, profiler: Any) -> str:
+        """A short table of the operators by name, and torch's wide one."""
+        averages = averages_of(profiler, self.by_shape, STACK_FRAMES * self.by_stack)
+        by = on_this_machine("self_cuda_time_total", device_time(profiler))
+        grouped = ["name"] + ["shapes"] * self.by_shape + ["stack"] * self.by_stack
+        return (
+            f"Operators by time\n{operators_by_time(profiler)}\n\n"
+            f"By {', '.join(grouped)}\n{averages.table(sort_by=by, row_limit=-1)}\n"
+        )
+
+
+@contextlib.contextmanager
+def _tolerated(path: Path) -> Iterator[Path]:
+    with tolerated("ProfCallback", f"{path} could not be written, and the training goes on"):
+        yield path
+
+
+def own_folder(parent: Path, name: str, rank: str) -> Path:
+    """`<parent>/<name>`, numbered when this rank, "rank0", has files there already.
+
+    Ranks share the folder, so that it is there says nothing.
+    """
+    number = 1
+    while True:
+        folder = parent / (name if number == 1 else f"{name}.{number}")
+        if not any(any(folder.glob(f"{rank}{end}*")) for end in "._"):
+            return folder
+        number += 1
+
+
+def _write_stacks(profiler: Any, path: Path) -> None:
+    metric = "self_cuda_time_total" if device_time(profiler) else "self_cpu_time_total"
+    with on_whole_path(path) as temporary:
+        profiler.export_stacks(os.fspath(temporary), metric)
+        _leave_out_helpers(temporary)
+
+
+def _leave_out_helpers(path: Path) -> None:
+    """Takes out the stacks of threads that only wait, for as long as the window lasts."""
+    kept = path.with_name(f"{path.name}.kept")
+    try:
+        with open(path, "rb") as found, open(kept, "wb") as file:
+            file.writelines(line for line in found if _WAITING.search(line) is None)
+        os.replace(kept, path)
+    finally:
+        kept.unlink(missing_ok=True)
+
+
+# --- memory ---
+
+
+def save_snapshot(path: Path, profiler: Any, history: Recording | None) -> None:
+    """The snapshot of CUDA's allocator; without its history, of what the profiler saw."""
+    if history is not None:
+        history.save(path)
+    else:
+        write_snapshot(path, snapshot_of(profiler))
+
+
+def _write_memory_timeline(profiler: Any, path: Path) -> None:
+    """torch deprecates its timeline, and it is what the file is known for."""
+    export = getattr(profiler, "export_memory_timeline", None)
+    if export is None:
+        raise RuntimeError("this torch has no export_memory_timeline; the snapshot shows the same")
+    pyplot = require("matplotlib.pyplot", "the memory timeline")
+    figures = set(pyplot.get_fignums())
+    try:
+        with on_whole_path(path) as temporary, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            export(os.fspath(temporary), device=_device(profiler))
+    finally:
+        for number in set(pyplot.get_fignums()) - figures:
+            pyplot.close(number)
+
+
+def _device(profiler: Any) -> str:
+    import torch
+
+    seen = torch.cuda.is_available() and device_time(profiler)
+    return f"cuda:{torch.cuda.current_device()}" if seen else "cpu"

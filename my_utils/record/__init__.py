@@ -1,0 +1,1 @@
+"""What a training script calls to time, to log and to export figures."""

@@ -1,0 +1,229 @@
+"""The outputs of the text log: a file that drops no line, and the console."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import IO, TextIO, cast
+
+from ...core.public import public
+from ...core.trusted_open import open_own
+from ...core.warnings import warn_once
+from .line_writer import LineWriter, may_hang
+
+CLOSE_WAIT_S = 0.5
+
+
+@public("my_utils.logger")
+class FlushingFileHandler(logging.FileHandler):
+    """A file handler whose records reach the file one by one, so that a crash loses none of them.
+
+    Each record is one write at the end of the file: nothing is buffered in the process, and lines
+    of processes that share the file do not mix. Without an `encoding` it is UTF-8, with what cannot
+    be encoded escaped. A write that fails is warned about once for each file and counted in
+    `failed`; it does not raise. On a file system that is not known to be local, `emit` waits for
+    its line for a second at most: if that stops answering, lines are counted in `delayed` and
+    follow in their order when it answers, warnings are shown on stderr as well, and the end of the
+    process says how many are left. Thread-safe.
+
+    >>> import logging, os, pathlib, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.log")
+    >>> handler = FlushingFileHandler(path)
+    >>> handler.emit(logging.makeLogRecord({"msg": "epoch 1"}))
+    >>> pathlib.Path(path).read_text()
+    'epoch 1\\n'
+    >>> handler.close()
+    """
+
+    _opener: Callable[[str, int], int] | None = None
+
+    def __init__(
+        self,
+        filename: str | os.PathLike[str],
+        mode: str = "a",
+        encoding: str | None = None,
+        delay: bool = False,
+        errors: str | None = None,
+    ) -> None:
+        self.failed = 0
+        self.delayed = 0
+        self._is_local = True
+        self._writer: LineWriter | None = None
+        super().__init__(filename, mode, encoding or "utf-8", delay, errors or "backslashreplace")
+
+    def _open(self) -> io.TextIOWrapper:
+        raw = io.FileIO(self.baseFilename, self.mode.replace("t", ""), opener=self._opener)
+        self._is_local = not may_hang(raw.fileno())
+        # TextIOWrapper takes a raw file where nothing is to be buffered, as for `python -u`.
+        return io.TextIOWrapper(
+            cast(IO[bytes], raw), encoding=self.encoding, errors=self.errors, write_through=True
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warns = (record.levelno or 0) >= logging.WARNING
+        if self.stream is None:
+            self._open_stream()
+        if self._choose_writer() is None:
+            super().emit(record)
+            if warns and not self.is_in_place():
+                self._show(record)
+            return
+        try:
+            self._emit_on_thread(record, warns)
+        except Exception:  # as logging's own handlers do
+            self.handleError(record)
+
+    def _open_stream(self) -> None:
+        if self.mode != "w" or not getattr(self, "_closed", False):
+            self.stream = self._open()
+
+    def _choose_writer(self) -> LineWriter | None:
+        """The thread that writes where the file system may hang; a forked child makes its own."""
+        if self._writer is None and self.stream is not None and not self._is_local:
+            self._writer = LineWriter()
+        if self._writer is not None and self._writer.pid != os.getpid():
+            self._writer = LineWriter()
+        return self._writer
+
+    def _emit_on_thread(self, record: logging.LogRecord, warns: bool) -> None:
+        writer, stream = self._writer, self.stream
+        text = self.format(record) + self.terminator
+        if writer is None or stream is None:
+            return
+
+        def write() -> bool:
+            stream.write(text)
+            return not warns or self._stands_under_its_name()
+
+        task = writer.run(write)
+        if task is not None and task.error is not None:
+            raise task.error
+        if task is None or not task.done.is_set():
+            self._count_delayed(lost=task is None)
+        if warns and (task is None or not task.done.is_set() or not task.result):
+            self._show(record)
+
+    def _count_delayed(self, lost: bool) -> None:
+        self.delayed += not lost
+        self.failed += lost
+        if self.delayed == 1:
+            self._show_text(
+                f"the text log {self.baseFilename} does not answer; its lines wait in memory, the "
+                "training goes on"
+            )
+
+    def flush(self) -> None:
+        """Does nothing: each line is written at once."""
+
+    def close(self) -> None:
+        """Closes the file. If it does not answer, logs how many lines are left."""
+        writer, stream = self._writer, self.stream
+        if writer is None or writer.pid != os.getpid() or stream is None:
+            super().close()
+            return
+        self._writer = self.stream = None
+
+        def close_stream() -> bool:
+            stream.close()
+            return True
+
+        writer.run(close_stream, CLOSE_WAIT_S)
+        left = writer.waiting - 1
+        if left > 0:
+            self._show_text(
+                f"{left} lines of the text log {self.baseFilename} are not written: it does not "
+                "answer"
+            )
+        super().close()
+
+    def _show_text(self, text: str) -> None:
+        self._show(logging.LogRecord("my_utils", logging.WARNING, "", 0, text, None, None))
+
+    def _show(self, record: logging.LogRecord) -> None:
+        """Prints a warning that the file cannot take on stderr, unless a console shows it."""
+        handlers = logging.getLogger("my_utils").handlers
+        if not any(isinstance(handler, ConsoleHandler) for handler in handlers):
+            console = ConsoleHandler()
+            console.setFormatter(self.formatter)
+            console.handle(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        self.failed += 1
+        shown = not self.is_in_place()  # by emit
+        if isinstance(error, OSError) and (record.levelno or 0) >= logging.WARNING and not shown:
+            self._show(record)
+        if isinstance(error, OSError):
+            warn_once(
+                f"text_log:{self.baseFilename}",
+                f"cannot write to the text log {self.baseFilename} ({reason(error)}); "
+                "its messages are lost, the training goes on",
+            )
+        else:
+            super().handleError(record)
+
+    def is_in_place(self) -> bool:
+        """Whether the file still has its name, as far as is known within a second."""
+        if self._writer is None or self._writer.pid != os.getpid():
+            return self._stands_under_its_name()
+        task = self._writer.run(self._stands_under_its_name)
+        return task is None or not task.done.is_set() or task.result
+
+    def _stands_under_its_name(self) -> bool:
+        if self.stream is None:
+            return False
+        try:
+            held = os.fstat(self.stream.fileno())
+            named = os.stat(self.baseFilename)
+        except (OSError, ValueError):
+            return False
+        return os.path.samestat(held, named)
+
+
+class RankFileHandler(FlushingFileHandler):
+    """For a directory that others can write to as well: PermissionError for a file that is not
+    ours, for then others chose what the lines go into."""
+
+    _opener = staticmethod(open_own)
+
+
+class ConsoleHandler(logging.StreamHandler[TextIO]):
+    """Writes to what sys.stderr is at the time of the message."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, stream: TextIO) -> None:
+        raise AttributeError("the console handler follows sys.stderr")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Shows the message alone where no memory was left for the rest of the line."""
+        if not isinstance(sys.exc_info()[1], MemoryError):
+            super().handleError(record)
+            return
+        with contextlib.suppress(OSError, ValueError, MemoryError):
+            self.stream.write(f"{record.getMessage()}\n")
+
+
+class FallbackHandler(ConsoleHandler):
+    """Shows messages before setup(), unless the program has set up logging by itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def reason(error: BaseException) -> str:
+    """An error on one line; for the operating system's, what it says of which file."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,24 @@
+"""Times of functions and blocks by name, on one rank or gathered from all."""
+
+from __future__ import annotations
+
+from ...core.faces import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..._core import timer
+    from .gathered import GatheredTime, ProfiledTime, TimeData
+    from .manager import TimeManager, timer_wrap
+
+__all__ = ["GatheredTime", "ProfiledTime", "TimeData", "TimeManager", "timer", "timer_wrap"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    __all__,
+    "record.timing.gathered",
+    {
+        "TimeManager": "record.timing.manager",
+        "timer": "_core",
+        "timer_wrap": "record.timing.manager",
+    },
+)

@@ -1,3 +1,0 @@
-from my_utils.report.command import main
-
-raise SystemExit(main())

@@ -1,0 +1,184 @@
+"""The format of a dump, for its writer and its reader: names, versions, digests, element types.
+
+A dump is a folder with these files, and no others:
+
+    manifest.json        what the dump is of, and size and digest of each file; the last line is the
+                         digest of the lines before it
+    tree.json            the object, as a person reads it (`tree.py` lists the forms)
+    tensors.safetensors  the elements of all tensors and arrays, and long bytes; where there are any
+    image_00000.png …    images
+    pickle_00000.pkl …   what only pickle can take
+
+A digest is the content digest of `my_utils.tensors.tensor_hash`: 32 hexadecimal digits. Those of
+the tensors are in the tree beside dtype and shape, the one of the header of the safetensors file
+in the manifest, so that each byte is under one digest and none is read twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from ... import _core
+from ...core.public import public
+
+FORMAT = "my_utils.dump"
+VERSION = 1
+MANIFEST = "manifest.json"
+TREE = "tree.json"
+TENSORS = "tensors.safetensors"
+FILE_NAME = re.compile(r"(tree\.json|tensors\.safetensors|(image|pickle)_\d{5,9}\.[a-z0-9]{1,8})")
+UNFINISHED = ".unfinished-"
+
+_NAME_BYTES_MAX = 60
+_UNSAFE = re.compile(r"[^\w.+=@,-]+|__+")
+_SEAL = re.compile(rb'"digest": "([0-9a-f]{32})"\n\}\n')
+_SEAL_BYTES = len(b'"digest": ""\n}\n') + 32
+
+
+@public("my_utils.dump_utils")
+class DumpError(ValueError):
+    """A dump that could not be written, or is not to be trusted: the file and the reason."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = str(path)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.reason)
+
+
+@public("my_utils.dump_utils")
+class StandIn:
+    """Replaces an object of a dump that could not be recreated.
+
+    type_name: "module:Class" of the object.
+    reason: why, and what to do about it.
+    value: what the dump has of it: a dict of the fields of a dataclass, a tuple of the values of a
+        namedtuple, the value of an enum, None for what could not be dumped.
+    """
+
+    __slots__ = ("reason", "type_name", "value")
+
+    def __init__(self, type_name: str, reason: str, value: Any = None) -> None:
+        self.type_name = type_name
+        self.reason = reason
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"<StandIn for {self.type_name}: {self.reason}>"
+
+
+class Stored(NamedTuple):
+    """How elements of a type are in a safetensors file."""
+
+    name: str  # of the type that is passed to safetensors
+    code: str  # what it writes into the header
+    item_bytes: int  # of one element of our type
+    last: int  # size of the dimension that the view adds; 0: stored as it is
+
+
+STORED = {
+    name: Stored(name, code, size, 0)
+    for name, code, size in (
+        ("bool", "BOOL", 1), ("uint8", "U8", 1), ("uint16", "U16", 2), ("uint32", "U32", 4),
+        ("uint64", "U64", 8), ("int8", "I8", 1), ("int16", "I16", 2), ("int32", "I32", 4),
+        ("int64", "I64", 8), ("float16", "F16", 2), ("bfloat16", "BF16", 2),
+        ("float32", "F32", 4), ("float64", "F64", 8), ("complex64", "C64", 8),
+        ("float8_e4m3fn", "F8_E4M3", 1), ("float8_e4m3fnuz", "F8_E4M3FNUZ", 1),
+        ("float8_e5m2", "F8_E5M2", 1), ("float8_e5m2fnuz", "F8_E5M2FNUZ", 1),
+    )
+}  # fmt: skip
+# safetensors has no name for these two complex types, and its readers none for the two others.
+STORED["complex32"] = Stored("float16", "F16", 4, 2)
+STORED["complex128"] = Stored("float64", "F64", 16, 2)
+STORED["float8_e8m0fnu"] = Stored("uint8", "U8", 1, 0)
+STORED["float4_e2m1fn_x2"] = Stored("uint8", "U8", 1, 0)
+
+
+def digest(data: bytes | bytearray | memoryview) -> str:
+    """The content digest of bytes."""
+    return str(_core.tensor_hash(data).content)
+
+
+def safe_name(value: object, otherwise: str = "none") -> str:
+    """A part of a file name out of any text: no separators, no dots in front, 60 bytes at most.
+
+    >>> safe_name("../../etc/passwd")
+    'etc_passwd'
+    >>> safe_name("after tokenize"), safe_name(None), safe_name(42)
+    ('after_tokenize', 'none', '42')
+    """
+    if value is None:
+        return otherwise
+    text = str(value).encode("utf-8", "replace").decode("utf-8")
+    text = _UNSAFE.sub("_", text).strip("._")
+    text = text.encode("utf-8")[:_NAME_BYTES_MAX].decode("utf-8", "ignore").rstrip("_")
+    return text or otherwise
+
+
+def key_name(key: object) -> str:
+    """A file name for the key: other keys have other names."""
+    text = str(key)
+    name = safe_name(text)
+    mark = digest(text.encode("utf-8", "surrogatepass"))[:8]
+    return name if name == text else f"{name}-{mark}"
+
+
+def class_name(cls: Any) -> str:
+    module = getattr(cls, "__module__", None) or "?"
+    return f"{module}:{getattr(cls, '__qualname__', type(cls).__qualname__)}"
+
+
+def seal(body: dict[str, Any]) -> bytes:
+    """The bytes of a manifest: its entries, and their digest in the last line."""
+    text = json.dumps(body, indent=1, ensure_ascii=True)
+    entries = text[: -len("\n}")].encode("ascii") + b",\n"
+    return entries + f'"digest": "{digest(entries)}"\n}}\n'.encode("ascii")
+
+
+def unseal(data: bytes, path: str) -> dict[str, Any]:
+    """The entries of a manifest whose digest is right."""
+    found = _SEAL.fullmatch(data[-_SEAL_BYTES:])
+    if found is None:
+        raise DumpError(path, "has no digest at its end: it is cut off or changed")
+    if digest(data[:-_SEAL_BYTES]) != found[1].decode("ascii"):
+        raise DumpError(path, "does not match its digest: it was changed")
+    body = parse_json(data, path)
+    if not isinstance(body, dict):
+        raise DumpError(path, "is not a JSON object")
+    return body
+
+
+def parse_tree(data: bytes, path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The JSON of a tree, and those of its nodes that have the digest of a blob."""
+    hashed = []
+
+    def note(node: dict[str, Any]) -> dict[str, Any]:
+        if "digest" in node and next(iter(node)).startswith("$"):
+            hashed.append(node)
+        return node
+
+    document = parse_json(data, path, note)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise DumpError(path, "is not a tree of a dump")
+    if document.get("version") not in range(1, VERSION + 1) or "root" not in document:
+        raise DumpError(path, "has no root, or a version that is not known here")
+    return document, hashed
+
+
+def parse_json(data: bytes, path: str, hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """Strict JSON in UTF-8: no NaN, no Infinity, no byte order mark."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=refuse, object_hook=hook)
+    except RecursionError:
+        raise DumpError(path, "is nested too deeply") from None
+    except ValueError as error:
+        raise DumpError(path, f"is not JSON: {error}") from None

@@ -1,0 +1,1 @@
+"""Saves and restores the random states of a run."""

@@ -1,0 +1,367 @@
+"""The hooks: they record events in the order of the calls, with the tensors' metadata.
+
+Each thread has a stack of the calls that run in it. The outermost call is a root. When it ends, the
+parameters that were recorded below it are hashed. A backward may run the recomputed calls of
+activation checkpointing in any thread, so these are their own roots.
+
+No Exception is raised into the training. Other exceptions, such as KeyboardInterrupt, are.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ...core.warnings import warn_once
+from .metadata import MetadataCollector, Wanted
+from .nesting import Nested, nested
+from .plan import Plan
+from .recording import RootCall, TraceEvent, TraceTensorMeta
+from .walk import Found, find, find_arguments
+from .weights import RootState, Weights
+
+_TEXT_MAX = 300
+
+# The number of the backward that runs in this thread, -1 outside of one.
+_backward_number = torch._C._current_graph_task_id
+
+
+class _Frame:
+    """A call that runs. `event` is None if the filters leave the module out."""
+
+    __slots__ = ("around", "event", "inputs", "plan", "root")
+
+    def __init__(
+        self, plan: Plan, root: RootState, event: TraceEvent | None, around: BaseException | None
+    ) -> None:
+        self.plan = plan
+        self.root = root
+        self.event = event
+        self.around = around  # what was being handled when the call began
+        self.inputs: list[tuple[str, torch.Tensor, int]] = []  # with their versions at that time
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[_Frame] = []
+
+
+class Calls:
+    """The recording as it grows. Thread-safe."""
+
+    def __init__(
+        self, wanted: Wanted, collector: MetadataCollector, weights: Weights | None
+    ) -> None:
+        self.wanted = wanted
+        self.collector = collector
+        self.weights = weights
+        self.events: list[TraceEvent] = []
+        self.roots: list[RootCall] = []
+        self.param_grads: list[TraceTensorMeta] = []
+        self.counts: dict[str, int] = {}
+        self._ended = 0
+        self._arrived = 0
+        self._thread = _Thread()
+        self._lock = threading.RLock()
+        self._dtypes: dict[tuple[tuple[str, torch.dtype], ...], dict[str, str]] = {}
+        self._leaf_hooks: list[Any] = []
+        # Called when a root begins, and with its index when it has ended; see `graph`.
+        self.root_watchers: tuple[Callable[[], None], Callable[[int], None]] | None = None
+
+    # --- hooks ---
+
+    def before(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            frame = self._enter(plan)
+        except Exception as error:
+            self._trouble(plan.name, None, error)
+            return
+        try:
+            self._take_before(frame, args, kwargs)
+        except Exception as error:
+            self._trouble(plan.name, frame.event, error)
+
+    def after(self, plan: Plan, output: Any) -> None:
+        frame = self._leave(plan)
+        if frame is None:
+            return
+        event = frame.event
+        try:
+            if event is not None:
+                self._take_after(frame, event, output)
+        except Exception as error:
+            self._trouble(plan.name, event, error)
+        if not self._thread.stack:
+            self._end_root(frame)
+
+    # --- the stack ---
+
+    def _enter(self, plan: Plan) -> _Frame:
+        stack = self._thread.stack
+        if plan.is_model and stack and stack[0].plan is plan:
+            self._abandon(0)  # an interrupted call, whose end no hook has seen
+        recompute = _backward_number() != -1
+        phase = "recompute" if recompute else "forward"
+        root = stack[-1].root if stack else self._begin_root(plan, phase)
+        event = self._new_event(plan, phase, root, stack) if plan.recorded else None
+        frame = _Frame(plan, root, event, sys.exception())
+        stack.append(frame)
+        if len(stack) == 1 and self.weights is not None and not recompute:
+            self.weights.begin(root)
+        return frame
+
+    def _begin_root(self, plan: Plan, phase: str) -> RootState:
+        with self._lock:
+            record = RootCall(len(self.roots), plan.name, phase, time.time(), status="open")
+            self.roots.append(record)
+        if self.root_watchers is not None:
+            self.root_watchers[0]()
+        return RootState(plan, record)
+
+    def _new_event(
+        self, plan: Plan, phase: str, root: RootState, stack: list[_Frame]
+    ) -> TraceEvent:
+        parent = None
+        for frame in reversed(stack):
+            if frame.event is not None:
+                parent = frame.event
+                break
+        with self._lock:
+            event = TraceEvent(
+                len(self.events),
+                plan.name,
+                plan.type_name,
+                plan.counts[phase],
+                root=root.record.index,
+                phase=phase,
+                status="open",
+                training=plan.module.training,
+                grad_enabled=torch.is_grad_enabled(),
+            )
+            plan.counts[phase] += 1
+            self.events.append(event)
+        if parent is not None:
+            event.parent, event.depth = parent.index, parent.depth + 1
+        return event
+
+    def _leave(self, plan: Plan) -> _Frame | None:
+        """None for a call that began before the hooks were there."""
+        stack = self._thread.stack
+        if stack and stack[-1].plan is plan:
+            return stack.pop()
+        for place in range(len(stack) - 1, -1, -1):
+            if stack[place].plan is plan:
+                self._abandon(place + 1)
+                return stack.pop()
+        return None
+
+    def _abandon(self, place: int) -> None:
+        """Takes calls off the stack that were left without their post-hooks; they stay "open"."""
+        del self._thread.stack[place:]
+
+    def _end_root(self, frame: _Frame) -> None:
+        root = frame.root
+        root.record.status = "ok" if frame.event is None else frame.event.status
+        if self.root_watchers is not None:
+            self.root_watchers[1](root.record.index)
+        if self.weights is None or root.record.phase == "recompute":
+            return
+        try:
+            self.weights.finish(root)
+        except Exception as error:
+            self._trouble(frame.plan.name, frame.event, error)
+
+    # --- metadata of tensors ---
+
+    def _take_before(self, frame: _Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        plan, event, root = frame.plan, frame.event, frame.root
+        if self.weights is not None and root.record.phase == "forward":
+            try:
+                params = self.weights.before_call(plan, root)
+                if event is not None:
+                    event.params = params
+            except Exception as error:
+                self._trouble(plan.name, event, error)
+        if event is None:
+            return
+        wanted = self.wanted
+        if wanted.inputs or wanted.grads:
+            found, values = find_arguments(args, kwargs)
+            if wanted.inputs:
+                event.input_values = values
+                event.inputs = self._take(found)
+                frame.inputs = [(path, x, x._version) for path, x in found if not x.is_inference()]
+            if wanted.grads:
+                self._watch(event, "inputs", found)
+        if wanted.buffer_hash != "none":
+            buffers = [(k, v) for k, v in plan.module._buffers.items() if v is not None]
+            metas = self.collector.take(buffers, wanted.buffer_hash)
+            event.buffers = {meta.path: meta for meta in metas}
+        if wanted.param_dtypes:
+            event.param_dtypes = self._dtypes_of(plan.module._parameters)
+        if wanted.buffer_dtypes:
+            event.buffer_dtypes = self._dtypes_of(plan.module._buffers)
+
+    def _take_after(self, frame: _Frame, event: TraceEvent, output: Any) -> None:
+        with self._lock:
+            event.end_index = self._ended
+            self._ended += 1
+        error = sys.exception() if output is None else None
+        if error is not None and error is not frame.around:
+            stopped = type(error).__name__ == "_StopRecomputationError"
+            event.status = "stopped" if stopped else "raised"
+            event.exception = f"{type(error).__name__}: {error}"[:_TEXT_MAX]
+            return
+        event.status = "ok"
+        if self.wanted.outputs or self.wanted.grads:
+            found, values = find(output)
+            if self.wanted.outputs:
+                event.output_values = values
+                event.outputs = self._take(found)
+                self._take_written(frame, event, found)
+            if self.wanted.grads:
+                self._watch(event, "outputs", found)
+
+    def _take(self, found: Found) -> list[TraceTensorMeta]:
+        wanted = self.wanted
+        return self.collector.take(found, wanted.hash, wanted.stats, wanted.sampler)
+
+    def _take_written(self, frame: _Frame, event: TraceEvent, outputs: Found) -> None:
+        """The inputs that are no longer what they were."""
+        written = [(path, x) for path, x, version in frame.inputs if x._version != version]
+        if written:
+            given = {id(tensor) for _, tensor in outputs}
+            event.written = self._take([(path, x) for path, x in written if id(x) not in given])
+
+    def _dtypes_of(self, tensors: dict[str, Any]) -> dict[str, str]:
+        """The same dict for the same answer, so that a file holds it once."""
+        key = tuple((name, tensor.dtype) for name, tensor in tensors.items() if tensor is not None)
+        known = self._dtypes.get(key)
+        if known is None:
+            known = {name: str(dtype).removeprefix("torch.") for name, dtype in key}
+            self._dtypes[key] = known
+        return known
+
+    # --- gradients ---
+
+    def _watch(self, event: TraceEvent, side: str, found: Found) -> None:
+        """Tensor hooks, since hooks of whole modules forbid in-place operations after them."""
+        if not event.grad_enabled:
+            return
+        for path, tensor in found:
+            if not tensor.requires_grad:
+                continue
+            handle = tensor.register_hook(_GradHook(self, event, f"{side}.{path}".rstrip(".")))
+            if tensor.is_leaf:
+                self._leaf_hooks.append(handle)  # the others go with their graph
+
+    def watch_params(self, model: torch.nn.Module, names: set[str]) -> None:
+        """Notes the gradients that are accumulated into parameters."""
+        for name, param in model.named_parameters():
+            if name in names and param.requires_grad and param.is_leaf:
+                handle = param.register_post_accumulate_grad_hook(_ParamHook(self, name))
+                self._leaf_hooks.append(handle)
+
+    def gradient(self, event: TraceEvent | None, path: str, grad: torch.Tensor | None) -> None:
+        if grad is None:
+            return
+        try:
+            into = self.param_grads if event is None else event.grads
+            metas = self._take([(path, grad)])
+            with self._lock:
+                for meta in metas:
+                    meta.arrived = self._arrived
+                self._arrived += 1
+            into.extend(metas)
+        except Exception as error:
+            self._trouble(path, event, error)
+
+    # --- the rest ---
+
+    def add_compiled(self, root: int, events: Iterable[TraceEvent]) -> None:
+        """Calls from inside a graph, after those that the hooks saw, below the outermost one."""
+        with self._lock:
+            if root < 0:
+                root = len(self.roots)
+                self.roots.append(RootCall(root, "", began_unix=time.time()))
+            seen = [e for e in self.events if e.root == root and e.phase == "forward"]
+            counts = Counter(e.module for e in self.events if e.phase == "forward")
+            for event in events:
+                event.call = counts[event.module]
+                counts[event.module] += 1
+            self._place(nested(seen, list(events)), root)
+
+    def _place(self, calls: list[Nested], root: int) -> None:
+        """Gives calls from inside a graph their places: parents begin before and end after what is
+        in them."""
+        for call in calls:
+            event = call.event
+            event.index, event.root = len(self.events), root
+            if call.around is not None:
+                event.parent, event.depth = call.around.index, call.around.depth + 1
+            self.events.append(event)
+            self._place(call.inside, root)
+            event.end_index = self._ended
+            self._ended += 1
+
+    def release(self) -> None:
+        """Takes the hooks off tensors that outlive their graph, and ends what runs."""
+        hooks, self._leaf_hooks = self._leaf_hooks, []
+        for hook in hooks:
+            hook.remove()
+        self._thread = _Thread()
+        if self.weights is not None:
+            self.weights.forget()
+
+    def clear(self) -> None:
+        with self._lock:
+            self.collector.flush()
+            self.events, self.roots, self.param_grads, self.counts = [], [], [], {}
+            self._ended = self._arrived = 0
+            self._thread = _Thread()
+
+    def count(self, kind: str) -> None:
+        with self._lock:
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+
+    def _trouble(self, name: str, event: TraceEvent | None, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"[:_TEXT_MAX]
+        if event is not None:
+            event.error = text
+        self.count("hook_errors")
+        warn_once(
+            "forward_trace_hook",
+            f"the forward trace recorder failed at the module {name!r} ({text}); that call is "
+            "recorded in part, training goes on, and further failures are only counted",
+        )
+
+
+class _GradHook:
+    """Of one tensor of one call."""
+
+    __slots__ = ("calls", "event", "path")
+
+    def __init__(self, calls: Calls, event: TraceEvent, path: str) -> None:
+        self.calls = calls
+        self.event = event
+        self.path = path
+
+    def __call__(self, grad: torch.Tensor) -> None:
+        self.calls.gradient(self.event, self.path, grad)
+
+
+class _ParamHook:
+    __slots__ = ("calls", "name")
+
+    def __init__(self, calls: Calls, name: str) -> None:
+        self.calls = calls
+        self.name = name
+
+    def __call__(self, param: torch.Tensor) -> None:
+        self.calls.gradient(None, self.name, param.grad)

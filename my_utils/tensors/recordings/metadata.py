@@ -1,0 +1,405 @@
+"""What a hook records of a tensor: its metadata at once, its digest and statistics now or later.
+
+A digest is of the values at the time of the call. On the CPU the hook computes the tensor hash and
+the statistics at once. MD5 is faster over many tensors at once. So the tensor is copied into an
+arena, and the digest is computed when the arena is full or when the recording is read. On CUDA the
+work is put on the current stream, and its results stay on the device until then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from ... import tensors as _tensors
+from .. import torch_ops as _torch_ops
+from .parts import Part, parts_of
+from .recording import TraceTensorMeta
+from .sample import Sampler
+from .walk import Found
+
+HashKind = Literal["none", "md5", "tensor"]
+
+# The order of the 16 numbers of torch.ops.my_utils.stats; the last one is reserved.
+STATS_NAMES = (
+    "count",
+    "finite",
+    "min",
+    "max",
+    "mean",
+    "std",
+    "l1",
+    "l2",
+    "abs_max",
+    "zeros",
+    "nans",
+    "pos_infs",
+    "neg_infs",
+    "first_nan",
+    "first_inf",
+)
+_WHOLE = frozenset(
+    ("count", "finite", "zeros", "nans", "pos_infs", "neg_infs", "first_nan", "first_inf")
+)
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+_STRIDED = torch.strided
+# Where kernels of ours run. torch calls AMD's devices "cuda", too.
+_PLACES = frozenset(("cpu", "cuda") if torch.version.hip is None else ("cpu",))
+# The innermost of vmap, grad and other transforms that runs, or None.
+_transforms = torch._C._functorch.peek_interpreter_stack
+_ALIGN = 64  # bytes, in the arena
+_ROWS = 4096  # of an arena for digests on a device, 64 KiB
+_dtype_names: dict[torch.dtype, str] = {}
+_device_names: dict[torch.device, tuple[str, str]] = {}
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    name = _dtype_names.get(dtype)
+    if name is None:
+        name = _dtype_names[dtype] = str(dtype).removeprefix("torch.")
+    return name
+
+
+def _device_name(device: torch.device) -> tuple[str, str]:
+    """The device as text, and its type."""
+    names = _device_names.get(device)
+    if names is None:
+        names = _device_names[device] = (str(device), device.type)
+    return names
+
+
+def meta_of(path: str, tensor: torch.Tensor) -> TraceTensorMeta:
+    """The form of a strided tensor."""
+    return TraceTensorMeta(
+        path,
+        tuple(tensor.shape),
+        _dtype_name(tensor.dtype),
+        _device_name(tensor.device)[0],
+        stride=tensor.stride(),
+        requires_grad=tensor.requires_grad,
+    )
+
+
+def _plain_place(tensor: torch.Tensor) -> str | None:
+    """Where the tensor is plain memory: "cpu", "cuda", or None.
+
+    What is odd about one that passes shows when it is read.
+    """
+    if type(tensor) not in _PLAIN_TYPES or tensor.layout is not _STRIDED or tensor.is_nested:
+        return None
+    place = _device_name(tensor.device)[1]
+    return place if place in _PLACES else None
+
+
+def md5_each(views: Sequence[torch.Tensor]) -> list[str | None]:
+    """The digests of tensors on the CPU; None for one that has no readable memory."""
+    try:
+        return list(_tensors.md5(list(views)))
+    except Exception:
+        return [_or_none(_tensors.md5, view) for view in views]
+
+
+def _or_none(function: Callable[[Any], Any], tensor: torch.Tensor) -> Any:
+    try:
+        return function(tensor)
+    except Exception:
+        return None
+
+
+class _Md5Arena:
+    """Copies that wait for their digests. Thread-safe."""
+
+    def __init__(self, max_bytes: int, pinned: bool) -> None:
+        self.max_bytes = max_bytes
+        self._pinned = pinned
+        self._bytes: torch.Tensor | None = None
+        self._used = 0
+        self._waiting: list[tuple[TraceTensorMeta, torch.Tensor]] = []
+        self._devices: set[torch.device] = set()  # those whose copies may still run
+        self._lock = threading.RLock()
+
+    def add(self, meta: TraceTensorMeta, tensor: torch.Tensor) -> None:
+        source = tensor.detach()
+        wanted = source.numel() * source.element_size()
+        if wanted > self.max_bytes:
+            _set_md5(meta, _tensors.md5(source.cpu()))
+            return
+        with self._lock:
+            if self._used + wanted > self.max_bytes:
+                self.flush()
+            self._waiting.append((meta, self._copied(source, wanted)))
+            if self._pinned:
+                self._devices.add(source.device)
+
+    def _copied(self, source: torch.Tensor, wanted: int) -> torch.Tensor:
+        if self._bytes is None:
+            # An inference tensor could not be written to later, outside of that mode.
+            with torch.inference_mode(False):
+                self._bytes = torch.empty(
+                    self.max_bytes, dtype=torch.uint8, device="cpu", pin_memory=self._pinned
+                )
+        view = self._bytes[self._used : self._used + wanted]
+        view.view(source.dtype).view(source.shape).copy_(source, non_blocking=self._pinned)
+        self._used += -(-wanted // _ALIGN) * _ALIGN
+        return view
+
+    def flush(self) -> None:
+        with self._lock:
+            waiting, self._waiting, self._used = self._waiting, [], 0
+            if not waiting:
+                return
+            for device in self._devices:
+                torch.cuda.synchronize(device)
+            self._devices.clear()
+            for (meta, _), digest in zip(waiting, md5_each([v for _, v in waiting]), strict=True):
+                _set_md5(meta, digest)
+
+
+def _set_md5(meta: TraceTensorMeta, digest: str | None) -> None:
+    if digest is None:
+        meta.note = "has no memory that can be read"
+    else:
+        meta.hash, meta.hash_kind = digest, "md5"
+
+
+class _DeviceStats:
+    """Rows of statistics on a device, put together now and then: each alone takes 512 bytes."""
+
+    def __init__(self) -> None:
+        self._metas: list[TraceTensorMeta] = []
+        self._tables: list[torch.Tensor] = []
+        self._rows: list[torch.Tensor] = []
+
+    def add(self, meta: TraceTensorMeta, row: torch.Tensor) -> None:
+        self._metas.append(meta)
+        self._rows.append(row)
+        if len(self._rows) == _ROWS:
+            self._put_together()
+
+    def _put_together(self) -> None:
+        if self._rows:
+            self._tables.append(torch.stack(self._rows))
+            self._rows = []
+
+    def flush(self) -> None:
+        self._put_together()
+        rows = [row for table in self._tables for row in table.cpu().tolist()]
+        for meta, row in zip(self._metas, rows, strict=True):
+            meta.stats = _figures(row)
+
+
+class _DeviceRows:
+    """Digests, figures and samples that stay on CUDA devices until they are asked for."""
+
+    def __init__(self) -> None:
+        self._rows: dict[torch.device, list[torch.Tensor]] = {}
+        self._hashes: dict[torch.device, list[TraceTensorMeta]] = {}
+        self._stats: dict[torch.device, _DeviceStats] = {}
+        self._samples: list[TraceTensorMeta] = []
+        self._lock = threading.RLock()
+
+    def add_hash(self, meta: TraceTensorMeta, tensor: torch.Tensor) -> None:
+        with self._lock:
+            waiting = self._hashes.setdefault(tensor.device, [])
+            chunks = self._rows.setdefault(tensor.device, [])
+            if len(waiting) == len(chunks) * _ROWS:
+                with torch.inference_mode(False):
+                    chunks.append(torch.empty((_ROWS, 2), dtype=torch.int64, device=tensor.device))
+            row = len(waiting) % _ROWS
+            torch.ops.my_utils.hash_into(tensor.detach(), chunks[-1], row)
+            waiting.append(meta)
+
+    def add_stats(self, meta: TraceTensorMeta, tensor: torch.Tensor) -> None:
+        figures = torch.ops.my_utils.stats(tensor.detach())
+        with self._lock:
+            self._stats.setdefault(tensor.device, _DeviceStats()).add(meta, figures)
+
+    def add_sample(self, meta: TraceTensorMeta) -> None:
+        with self._lock:
+            self._samples.append(meta)
+
+    def flush(self) -> None:
+        """Waits for the devices."""
+        with self._lock:
+            for device, waiting in self._hashes.items():
+                torch.cuda.synchronize(device)
+                rows = torch.cat(self._rows[device]).cpu().tolist() if waiting else []
+                for meta, (low, high) in zip(waiting, rows, strict=False):
+                    meta.hash = digest_text(low, high)
+                    meta.hash_kind = "tensor"
+            for device, figures in self._stats.items():
+                torch.cuda.synchronize(device)
+                figures.flush()
+            for meta in self._samples:
+                if meta.sample is not None:
+                    meta.sample = meta.sample.cpu()
+            self._hashes, self._rows, self._stats, self._samples = {}, {}, {}, []
+
+
+def digest_text(low: int, high: int) -> str:
+    """The two halves of a content digest, as int64 or uint64, in hexadecimal digits."""
+    return f"{high & (1 << 64) - 1:016x}{low & (1 << 64) - 1:016x}"
+
+
+def _figures(row: Iterable[float]) -> dict[str, float | int]:
+    return {
+        name: int(value) if name in _WHOLE else value
+        for name, value in zip(STATS_NAMES, row, strict=False)
+    }
+
+
+def _figures_of(stats: Any) -> dict[str, float | int]:
+    return {name: getattr(stats, name) for name in STATS_NAMES}
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What is noted of each call."""
+
+    inputs: bool
+    outputs: bool
+    hash: HashKind
+    stats: bool
+    sampler: Sampler | None
+    param_dtypes: bool
+    buffer_dtypes: bool
+    buffer_hash: HashKind
+    grads: bool
+
+
+class MetadataCollector:
+    """Takes the metadata, digests and statistics that the recorder wants. Thread-safe."""
+
+    def __init__(self, max_pending_bytes: int) -> None:
+        self._arena = _Md5Arena(max_pending_bytes, pinned=False)
+        self._pinned_arena = _Md5Arena(max_pending_bytes, pinned=True)
+        self._on_device = _DeviceRows()
+
+    def take(
+        self,
+        found: Found,
+        kind: HashKind,
+        stats: bool = False,
+        sampler: Sampler | None = None,
+    ) -> list[TraceTensorMeta]:
+        """One entry for each tensor, and for each part of those that consist of parts."""
+        metas: list[TraceTensorMeta] = []
+        wanted: list[TraceTensorMeta] = []
+        sources: list[torch.Tensor] = []
+        transformed = _transforms() is not None
+        for path, tensor in found:
+            place = None if transformed else _plain_place(tensor)
+            if place is not None:
+                metas.append(meta_of(path, tensor))
+                if place == "cuda":
+                    self._take_on_cuda(metas[-1], tensor, kind, stats, sampler)
+                else:
+                    wanted.append(metas[-1])
+                    sources.append(tensor)
+                continue
+            for part in parts_of(path, tensor):
+                metas.append(part.meta)
+                self._sort(part, kind, stats, sampler, wanted, sources)
+        if sources:
+            self._take_on_cpu(wanted, sources, kind, stats, sampler)
+        return metas
+
+    def _sort(
+        self,
+        part: Part,
+        kind: HashKind,
+        stats: bool,
+        sampler: Sampler | None,
+        wanted: list[TraceTensorMeta],
+        sources: list[torch.Tensor],
+    ) -> None:
+        """Passes a part on to the place where its digest and statistics are taken."""
+        if part.tensor is None:
+            return
+        if part.tensor.is_cpu or part.tensor.device.type not in _PLACES:
+            wanted.append(part.meta)
+            sources.append(part.tensor.cpu())
+        else:
+            self._take_on_cuda(part.meta, part.tensor, kind, stats, sampler)
+
+    def _take_on_cpu(
+        self,
+        metas: list[TraceTensorMeta],
+        sources: list[torch.Tensor],
+        kind: HashKind,
+        stats: bool,
+        sampler: Sampler | None,
+    ) -> None:
+        if kind == "tensor":
+            try:
+                for meta, digest in zip(metas, _tensors.tensor_hash(sources), strict=True):
+                    meta.hash, meta.hash_kind = digest.content, "tensor"
+            except Exception:
+                _one_by_one(_set_tensor_hash, metas, sources)
+        elif kind == "md5":
+            _one_by_one(self._arena.add, metas, sources)
+        if stats:
+            _one_by_one(_set_stats, metas, sources)
+        if sampler is not None:
+
+            def sample(meta: TraceTensorMeta, source: torch.Tensor) -> None:
+                meta.sample = sampler.take(source)
+
+            _one_by_one(sample, metas, sources)
+
+    def _take_on_cuda(
+        self,
+        meta: TraceTensorMeta,
+        tensor: torch.Tensor,
+        kind: HashKind,
+        stats: bool,
+        sampler: Sampler | None,
+    ) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            meta.note = "inside the capture of a CUDA graph"
+            return
+        try:
+            _torch_ops.register()
+            if kind == "tensor":
+                self._on_device.add_hash(meta, tensor)
+            elif kind == "md5":
+                self._pinned_arena.add(meta, tensor)
+            if stats:
+                self._on_device.add_stats(meta, tensor)
+            if sampler is not None:
+                meta.sample = sampler.take(tensor)
+                self._on_device.add_sample(meta)
+        except Exception as error:
+            meta.note = f"{type(error).__name__}: {error}"[:300]
+
+    def flush(self) -> None:
+        """Fetches what is still on its way. Waits for CUDA where it was used."""
+        self._arena.flush()
+        self._pinned_arena.flush()
+        self._on_device.flush()
+
+
+def _set_tensor_hash(meta: TraceTensorMeta, source: torch.Tensor) -> None:
+    meta.hash, meta.hash_kind = _tensors.tensor_hash(source).content, "tensor"
+
+
+def _set_stats(meta: TraceTensorMeta, source: torch.Tensor) -> None:
+    meta.stats = _figures_of(_tensors.stats(source))
+
+
+def _one_by_one(
+    take: Callable[[TraceTensorMeta, torch.Tensor], None],
+    metas: Sequence[TraceTensorMeta],
+    sources: Sequence[torch.Tensor],
+) -> None:
+    """Takes each tensor by itself, so that one without readable memory fails alone."""
+    for meta, source in zip(metas, sources, strict=True):
+        try:
+            take(meta, source)
+        except Exception as error:
+            meta.note = f"{type(error).__name__}: {error}"[:300]

@@ -1,0 +1,257 @@
+"""Digests of parameters, with the values that a call computes with.
+
+MD5 is fast over many tensors at once, so the parameters below an outermost call are noted when it
+begins (tensor, pointer, version, a probe of a few elements), checked again when their module is
+called, and hashed together when the outermost call has ended. One that is not what it was by then
+was changed during the call, and is reported as that. What is seen: another tensor in its place,
+another pointer, in-place operations (they bump the version), and any writing to the first or last
+64 elements, as by fused optimizers, `.data` and numpy, which bump nothing. What is not seen: such a
+writing that leaves those 128 elements alone.
+
+Where a parameter has its values for the time of its owner's call only (FSDP, ZeRO-3), and for the
+tensor hash, which costs little, they are hashed in the owner's pre-hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ... import tensors as _tensors
+from .metadata import HashKind, MetadataCollector, md5_each, meta_of
+from .parts import is_transformed, parts_of
+from .plan import Plan
+from .recording import RootCall, TraceTensorMeta
+from .slots import Slot
+
+_PROBE = 64  # elements at either end
+_PROBES_MAX = 1 << 16
+
+
+class _Note:
+    """A parameter as it was at the last check."""
+
+    __slots__ = ("meta", "pointer", "probe", "tensor", "version")
+
+    def __init__(self, meta: TraceTensorMeta, tensor: torch.Tensor) -> None:
+        self.meta = meta
+        self.tensor = tensor
+        self.pointer = tensor.data_ptr()
+        self.version = _version(tensor)
+        self.probe: list[str] = []
+
+    def is_moved(self, tensor: torch.Tensor | None) -> bool:
+        return (
+            tensor is not self.tensor
+            or tensor.data_ptr() != self.pointer
+            or _version(tensor) != self.version
+        )
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+class _Probes:
+    """Views of the first and last elements of parameters, made once a pointer."""
+
+    def __init__(self) -> None:
+        self._views: dict[int, tuple[torch.Tensor, int, list[torch.Tensor]]] = {}
+
+    def take(self, tensors: Sequence[torch.Tensor]) -> list[list[str]]:
+        """Digests of the probes of each tensor; none for tensors elsewhere than on the CPU."""
+        views = [self._of(tensor) for tensor in tensors]
+        digests = iter(_tensors.tensor_hash([view for pair in views for view in pair]))
+        return [[next(digests).content for _ in pair] for pair in views]
+
+    def _of(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        pointer = tensor.data_ptr()
+        known = self._views.get(id(tensor))
+        if known is None or known[0] is not tensor or known[1] != pointer:
+            known = self._views[id(tensor)] = (tensor, pointer, _probe_views(tensor))
+        return known[2]
+
+    def forget(self) -> None:
+        self._views.clear()
+
+    def make_room(self) -> None:
+        """Where parameters are exchanged for new ones over and over, the old ones can go."""
+        if len(self._views) > _PROBES_MAX:
+            self._views.clear()
+
+
+def _probe_views(tensor: torch.Tensor) -> list[torch.Tensor]:
+    if tensor.device.type != "cpu" or tensor.numel() == 0:
+        return []
+    plain = tensor.detach()
+    if plain.is_contiguous():
+        flat = plain.view(-1)
+        return [flat[:_PROBE], flat[-_PROBE:]]
+    while plain.dim() > 1:
+        plain = plain[0]
+    return [plain[:_PROBE], plain[-_PROBE:]]
+
+
+class RootState:
+    """One outermost call that runs."""
+
+    __slots__ = ("notes", "plan", "record", "weights")
+
+    def __init__(self, plan: Plan, record: RootCall) -> None:
+        self.plan = plan
+        self.record = record
+        self.weights = record.weights
+        self.notes: dict[str, _Note] = {}
+
+
+class Weights:
+    """What happens to parameters at the ends of a call. `kind` is not "none"."""
+
+    def __init__(
+        self, kind: HashKind, collector: MetadataCollector, max_pending_bytes: int
+    ) -> None:
+        self.kind = kind
+        self._collector = collector
+        self._max_pending_bytes = max_pending_bytes
+        self._probes = _Probes()
+
+    def begin(self, root: RootState) -> None:
+        """Notes what is hashed when the root has ended."""
+        self._probes.make_room()
+        self._note(root, root.plan.deferred_below())
+
+    def before_call(self, plan: Plan, root: RootState) -> dict[str, TraceTensorMeta]:
+        """The module's own parameters by their names in it."""
+        if plan.unit:
+            self._take_now(root, plan.unit)
+        if plan.deferred:
+            self._retry_deferred(root, plan.deferred)
+        weights = root.weights
+        return {local: weights[full] for local, full in plan.params if full in weights}
+
+    def finish(self, root: RootState) -> None:
+        """Hashes what was noted, and what was to be hashed in a call that never came."""
+        missed = [slot for slot in root.plan.unit_below() if slot.full not in root.weights]
+        if missed:
+            self._take_now(root, missed)
+        notes = list(root.notes.values())
+        root.notes = {}  # the record outlives the tensors
+        changed = self._changed([(note, note.tensor) for note in notes])
+        self._hash_together([note for note in notes if note not in changed])
+
+    def forget(self) -> None:
+        self._probes.forget()
+
+    def _take_now(self, root: RootState, slots: Sequence[Slot]) -> None:
+        found = [(slot.full, tensor) for slot in slots if (tensor := slot.current()) is not None]
+        if self.kind == "tensor":
+            metas = self._collector.take(found, "tensor")
+        else:
+            metas, readable = [], []
+            for name, tensor in found:
+                for part in parts_of(name, tensor):
+                    metas.append(part.meta)
+                    if part.tensor is not None:
+                        readable.append(_Taken(part.meta, part.tensor))
+            self._hash_together(readable)
+        for meta in metas:
+            root.weights[meta.path] = meta
+
+    def _note(self, root: RootState, slots: Sequence[Slot]) -> None:
+        notes, odd = [], []
+        for slot in slots:
+            tensor = slot.current()
+            if tensor is None:
+                continue
+            if not _is_plain(tensor):
+                odd.append(slot)
+                continue
+            note = root.notes[slot.full] = _Note(meta_of(slot.full, tensor), tensor)
+            root.weights[slot.full] = note.meta
+            notes.append(note)
+        if odd:
+            self._take_now(root, odd)
+        for note, probe in zip(
+            notes, self._probes.take([note.tensor for note in notes]), strict=True
+        ):
+            note.probe = probe
+
+    def _retry_deferred(self, root: RootState, slots: Sequence[Slot]) -> None:
+        known = [(root.notes.get(slot.full), slot.current()) for slot in slots]
+        seen = [(note, tensor) for note, tensor in known if note is not None and tensor is not None]
+        changed = self._changed(seen)
+        stale = [
+            slot
+            for slot, (note, _) in zip(slots, known, strict=True)
+            if note is None or note in changed
+        ]
+        if stale:
+            self._note(root, stale)
+
+    def _changed(self, seen: Sequence[tuple[_Note, torch.Tensor]]) -> set[_Note]:
+        """The notes whose values are gone; their entries say it."""
+        changed = {note for note, tensor in seen if note.is_moved(tensor)}
+        rest = [note for note, _ in seen if note not in changed]
+        probes = self._probes.take([note.tensor for note in rest])
+        changed.update(
+            note for note, probe in zip(rest, probes, strict=True) if probe != note.probe
+        )
+        for note in changed:
+            note.meta.changed = True
+            note.meta.note = "changed during the call, before it could be hashed"
+        return changed
+
+    def _hash_together(self, items: Sequence[_Note | _Taken]) -> None:
+        if any(item.tensor.device.type == "cuda" for item in items) and _is_capturing():
+            for item in items:
+                item.meta.note = "inside the capture of a CUDA graph"
+            return
+        for group in _groups(items, self._max_pending_bytes):
+            views = [item.tensor.detach().cpu() for item in group]
+            for item, digest in zip(group, md5_each(views), strict=True):
+                if digest is None:
+                    item.meta.note = "has no memory that can be read"
+                else:
+                    item.meta.hash, item.meta.hash_kind = digest, "md5"
+
+
+class _Taken(NamedTuple):
+    meta: TraceTensorMeta
+    tensor: torch.Tensor
+
+
+def _is_capturing() -> bool:
+    """A copy to the host would break the capture."""
+    return torch.cuda.is_current_stream_capturing()
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and not tensor.is_nested
+        and not is_transformed(tensor)
+    )
+
+
+def _groups(items: Sequence[_Note | _Taken], max_bytes: int) -> Iterator[Sequence[_Note | _Taken]]:
+    """All that is on the CPU together, the rest in groups whose copies have room."""
+    here = [item for item in items if item.tensor.device.type == "cpu"]
+    if here:
+        yield here
+    group: list[_Note | _Taken] = []
+    size = 0
+    for item in items:
+        if item.tensor.device.type == "cpu":
+            continue
+        wanted = item.tensor.numel() * item.tensor.element_size()
+        if group and size + wanted > max_bytes:
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += wanted
+    if group:
+        yield group

@@ -1,3 +1,0 @@
-from my_utils.why.command import main
-
-raise SystemExit(main())

@@ -1,0 +1,82 @@
+"""Faults in simulated programs of every layout: who is named, and what is promised."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from my_utils.analysis.replay.judge import judge_operations
+
+from ...support.plants import PLANTS, can_have, case_of
+from ...support.programs import LAYOUTS
+from ...support.replayed import operations_of, outcome, promise_error
+
+pytestmark = pytest.mark.no_torch
+
+STEPS = 40
+CELLS = [
+    (layout, plant)
+    for layout in LAYOUTS
+    for plant in PLANTS
+    if can_have(layout, plant, 8)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "plant"), CELLS[::2])
+def test_what_was_planted_is_named_and_its_cost_promised(layout: str, plant: str) -> None:
+    case = case_of(layout, plant, 0.2, 8, STEPS, seed=7)
+    verdict = judge_operations(operations_of(case.program))
+    assert outcome(case, verdict) == "right", verdict.lines()
+    assert abs(promise_error(case, verdict)) <= 0.1
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_a_healthy_run_accuses_nobody(layout: str) -> None:
+    for ranks, seed in ((4, 1), (8, 2)):
+        case = case_of(layout, None, 0.0, ranks, STEPS, seed)
+        verdict = judge_operations(operations_of(case.program))
+        assert verdict.status == "green", verdict.lines()
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(7200)
+def test_the_table_of_layouts_and_plants() -> None:
+    """24 runs a cell over four sizes of jobs; the table is printed with `-s`."""
+    found: dict[float, Counter[str]] = {}
+    off: list[float] = []
+    for size in (0.1, 0.2, 0.5):
+        for layout in LAYOUTS:
+            for plant in PLANTS:
+                cell: Counter[str] = Counter()
+                for number in range(24):
+                    ranks = (2, 4, 8, 16)[number % 4]
+                    if can_have(layout, plant, ranks):
+                        case = case_of(layout, plant, size, ranks, STEPS, 10_000 + number)
+                        verdict = judge_operations(operations_of(case.program))
+                        cell[outcome(case, verdict)] += 1
+                        if outcome(case, verdict) == "right":
+                            off.append(abs(promise_error(case, verdict)))
+                print(f"{size:4} {layout:12} {plant:12} {dict(cell)}", flush=True)
+                found.setdefault(size, Counter()).update(cell)
+    for size, counts in found.items():
+        print(size, dict(counts))
+    assert found[0.2]["right"] >= 0.98 * found[0.2].total()
+    assert sum(one <= 0.1 for one in off) >= 0.95 * len(off)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(7200)
+def test_healthy_runs_of_all_layouts_are_green() -> None:
+    accused: list[str] = []
+    count = 0
+    for layout in LAYOUTS:
+        for number in range(222):
+            ranks = (2, 4, 8, 16, 64)[number % 5]
+            case = case_of(layout, None, 0.0, ranks, STEPS, 20_000 + number)
+            verdict = judge_operations(operations_of(case.program))
+            count += 1
+            if verdict.status == "found":
+                accused.append(f"{layout} {ranks} {number}: {verdict.lines()[0]}")
+    print(f"{len(accused)} of {count}", *accused, sep="\n")
+    assert len(accused) <= 0.005 * count

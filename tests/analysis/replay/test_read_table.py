@@ -1,0 +1,154 @@
+"""Tables of operations as people have them: CSV and Parquet, whole and damaged."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from my_utils.analysis.replay.inputs import holds_operations, verdict_of
+from my_utils.analysis.replay.judge import judge_operations
+from my_utils.analysis.replay.operations import COLUMNS, TOGETHER
+from my_utils.analysis.replay.read_table import read_table
+from my_utils.analysis.replay.result import ReplayVerdict
+from my_utils.analysis.replay.table_files import BadTable
+from my_utils.analysis.why import read_operations
+
+from ...support.plants import case_of
+from ...support.programs import Program
+from ...support.replayed import operations_of
+
+pytestmark = pytest.mark.no_torch
+
+HEADER = ["step", "rank", "lane", "name", "begin_ns", "end_ns", "group", "peer", "stage", "host"]
+
+
+def rows_of(program: Program) -> list[list[str]]:
+    """One row a call and step; what a column has nothing for is empty or -1."""
+    program.columns()
+    rows = []
+    for call in program.calls:
+        assert call.began is not None and call.ended is not None
+        group = "-".join(map(str, call.group)) if call.kind == "meet" else ""
+        peer = {"send": call.group[-1:], "receive": call.group[:1]}.get(call.kind, (-1,))[0]
+        for step in range(program.steps):
+            if call.ran is not None and not call.ran[step]:
+                continue
+            times = (round(one[step] * 1e6) + step * 10**9 for one in (call.began, call.ended))
+            row = [step, call.rank, call.stream, call.name, *times, group, peer,
+                   program.stage[call.rank], f"node{program.host[call.rank]}"]  # fmt: skip
+            rows.append([str(one) for one in row])
+    return rows
+
+
+def write(path: Path, header: list[str], rows: list[list[str]]) -> str:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "plant"), [("tp_dp", "slow rank"), ("3d", "slow stage"), ("hsdp", "slow link")]
+)
+def test_a_csv_gives_the_verdict_of_its_operations(tmp_path: Path, layout: str, plant: str) -> None:
+    case = case_of(layout, plant, 0.2, 8, 20, seed=1)
+    rows = rows_of(case.program)
+    np.random.default_rng(0).shuffle(rows)
+    path = write(tmp_path / "run.csv", HEADER, rows)
+    assert holds_operations([path])
+    verdict = verdict_of([path])
+    assert isinstance(verdict, ReplayVerdict)
+    assert verdict.operations == len(rows) - len(rows) // 20  # the first step is warm-up
+    wanted = judge_operations(operations_of(case.program))
+    first, second = verdict.findings[0], wanted.findings[0]
+    assert (first.kind, first.ranks) == (second.kind, second.ranks)
+    assert case.truth is not None and first.ranks == tuple(sorted(case.truth.ranks))
+    assert first.share == pytest.approx(second.share, abs=0.01)
+
+
+def test_parquet_reads_as_the_csv_does(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    arrow_csv = pytest.importorskip("pyarrow.csv")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    path = write(tmp_path / "run.csv", HEADER, rows_of(case_of("pp", None, 0, 4, 4, 1).program))
+    table = arrow_csv.read_csv(path)
+    assert isinstance(table, arrow.Table)
+    parquet.write_table(table, tmp_path / "run.parquet")
+    first, second = (read_operations(str(tmp_path / f"run.{one}")) for one in ("csv", "parquet"))
+    for column in ("rank", "lane", "step", "begin_ns", "end_ns", "side"):
+        assert (getattr(first, column) == getattr(second, column)).all(), column
+    assert [first.names[one] for one in first.name] == [second.names[one] for one in second.name]
+    assert ((first.meeting >= 0) == (second.meeting >= 0)).all()
+    assert (first.stages, first.hosts) == (second.stages, second.hosts)
+
+
+def test_columns_may_have_other_names_and_units(tmp_path: Path) -> None:
+    rows = rows_of(case_of("3d", None, 0, 8, 4, 1).program)
+    first = read_table(write(tmp_path / "a.csv", HEADER, rows))
+    header = [
+        "step",
+        "rank",
+        "stream",
+        "op",
+        "start_us",
+        "dur_us",
+        "meeting",
+        "peer",
+        "role",
+        "node",
+    ]
+    for row in rows:
+        row[5] = str((int(row[5]) - int(row[4])) / 1e3)
+        row[4] = str(int(row[4]) / 1e3)
+    second = read_table(write(tmp_path / "b.csv", header, rows))
+    for column in COLUMNS:
+        assert (getattr(first, column) == getattr(second, column)).all(), column
+    assert (first.stages, first.hosts, first.names) == (second.stages, second.hosts, second.names)
+
+
+def test_sends_and_receives_of_a_group_meet_without_a_peer(tmp_path: Path) -> None:
+    rows = rows_of(case_of("pp", None, 0, 4, 4, 1).program)
+    for row in rows:
+        if row[7] != "-1":
+            pair = (row[1], row[7]) if row[3].endswith("send") else (row[7], row[1])
+            row[6] = f"{row[3].split('-')[0]} {pair[0]} to {pair[1]}"
+    operations = read_table(write(tmp_path / "run.csv", HEADER[:7], [row[:7] for row in rows]))
+    calls = operations.side != TOGETHER
+    assert calls.any() and (np.bincount(operations.meeting[calls]) == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("rank,step,name\n0,1,a\n", "no column begin_ns, end_ns"),
+        ("rank,step,name,begin_ns,end_ns\n", "no rows"),
+        ("rank,step,name,begin_ns,end_ns\n0,1,a,x,2\n", "column 'begin_ns' must hold numbers"),
+        ("rank,step,name,begin_ns,end_ns\n0,1,a,,2\n", "'begin_ns' has rows without a number"),
+        ("", "no table of operations"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text(text)
+    with pytest.raises(BadTable, match=reason):
+        read_table(str(path))
+
+
+def test_a_profile_of_a_run_is_no_table_of_operations(tmp_path: Path) -> None:
+    path = tmp_path / "profile_rank_0.csv"
+    path.write_text("timestamp_unix,readable_time,machine_id,step,event_name,event_type\n")
+    assert not holds_operations([str(path)])
+    assert not holds_operations([str(tmp_path)])
+    with pytest.raises(ValueError, match="paths must be one table"):
+        read_operations([str(path)])
+
+
+@pytest.mark.parametrize("name", ["profile_rank_0.csv", "rank_0.12.34.journal"])
+def test_a_run_of_ours_is_no_folder_of_traces(tmp_path: Path, name: str) -> None:
+    """Also one that was killed before a row left its journal: run.json stands beside that."""
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / name).write_text("")
+    assert not holds_operations([str(tmp_path)])

@@ -1,0 +1,148 @@
+"""Traces of torch.profiler, one a rank: written as torch writes them, with a slow rank."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from my_utils.analysis.replay.inputs import verdict_of
+from my_utils.analysis.replay.read_traces import read_traces
+from my_utils.analysis.replay.result import ReplayFinding
+
+from ...conftest import ROOT
+from ...support.ranks import run_ranks
+
+pytestmark = pytest.mark.no_torch
+
+KINETO = ROOT.parent / "shared" / "corpus" / "kineto"
+STEPS = 6
+
+
+def slice_of(category: str, name: str, begin_us: float, end_us: float, **args: Any) -> Any:
+    return {
+        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": args.pop("tid", 1),
+        "ts": begin_us, "dur": end_us - begin_us, "args": args,
+    }  # fmt: skip
+
+
+def device_trace(rank: int, ranks: int, slow: int) -> list[Any]:
+    """The host runs ahead; the slow rank's matrix product takes 30 ms and not 20."""
+    group = {"Process Group Ranks": str(list(range(ranks))), "Process Group Name": "0"}
+    events, correlation = [], 0
+    for step in range(STEPS):
+        begin = step * 40_000.0
+        events.append(slice_of("user_annotation", f"ProfilerStep#{step}", begin, begin + 40_000))
+        product = begin + 5_000, begin + (35_000 if rank == slow else 25_000)
+        reduced = product[1] + 100, begin + 38_000
+        for name, (first, last), stream, more in (
+            ("void gemm<float>(int)", product, 7, {}),
+            ("ncclDevKernel_AllReduce_Sum", reduced, 20, {**group, "Collective name": "allreduce"}),
+        ):
+            correlation += 1
+            launched = begin + 100 + correlation % 2
+            events.append(slice_of("cuda_runtime", "cudaLaunchKernel", launched, launched + 5,
+                                   correlation=correlation))  # fmt: skip
+            events.append(slice_of("kernel", name, first, last, stream=stream,
+                                   correlation=correlation, **more))  # fmt: skip
+    return events
+
+
+def write_trace(folder: Path, rank: int, events: list[Any], ranks: int) -> None:
+    info = {"backend": "nccl", "rank": rank, "world_size": ranks}
+    whole = {"distributedInfo": info, "host_name": "node0", "traceEvents": events}
+    with gzip.open(folder / f"rank-{rank}.pt.trace.json.gz", "wt") as file:
+        json.dump(whole, file)
+
+
+def test_a_rank_whose_kernels_take_longer_is_named_with_what_it_costs(tmp_path: Path) -> None:
+    for rank in range(4):
+        write_trace(tmp_path, rank, device_trace(rank, 4, slow=2), 4)
+    verdict = verdict_of([str(tmp_path)])
+    first = verdict.findings[0]
+    assert isinstance(first, ReplayFinding)
+    assert (first.claim, first.ranks) == ("slow rank", (2,))
+    assert first.evidence[0].name == "gemm"
+    assert first.saves_ns_a_step == pytest.approx(10e6, rel=0.02)
+    done = subprocess.run(
+        [sys.executable, "-m", "my_utils", "why", str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 3 and done.stdout.startswith("WAITING FOR rank 2 ")
+
+
+def test_what_traces_cannot_tell_is_said(tmp_path: Path) -> None:
+    for rank in range(2):
+        events = device_trace(rank, 2, slow=1)
+        for event in events:
+            event["args"].pop("Process Group Ranks", None)
+        write_trace(tmp_path, rank, events[: -2 * rank or None], 2)
+    (tmp_path / "rank-7.json").write_text(json.dumps({"traceEvents": []}))
+    (tmp_path / "rank-8.json").write_text("no json")
+    notes = read_traces([str(path) for path in sorted(tmp_path.iterdir())]).notes
+    assert any("rank-7.json: no ProfilerStep# in it" in note for note in notes)
+    assert any("rank-8.json" in note for note in notes)
+    assert any("collectives name no group: taken as of all ranks" in note for note in notes)
+
+
+@pytest.mark.skipif(not KINETO.is_dir(), reason=f"corpus of other people's traces not in {KINETO}")
+def test_traces_of_other_projects_are_read_and_accuse_nobody() -> None:
+    for path in sorted(KINETO.rglob("*.json.gz")):
+        verdict = verdict_of([str(path)])
+        assert verdict.status in ("green", "not judged"), (path, verdict.lines())
+        assert verdict.status == "green" or verdict.reason
+
+
+TRAINING = """
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, schedule
+torch.set_num_threads(1)
+model = DistributedDataParallel(torch.nn.Linear(16, 16))
+with profile(activities=[ProfilerActivity.CPU],
+             schedule=schedule(wait=0, warmup=1, active=6, repeat=1),
+             on_trace_ready=lambda done: done.export_chrome_trace(f"rank-{rank}.json")) as profiler:
+    for _ in range(8):
+        with torch.profiler.record_function("input"):
+            time.sleep(0.06 if rank == 1 else 0.01)
+        model(torch.randn(4, 16)).sum().backward()
+        profiler.step()
+dist.barrier()
+sys.stdout.flush()
+os._exit(0)  # threads of gloo end some processes with an abort
+"""
+
+
+TENSOR_PARALLEL = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import parallel
+from torch.profiler import ProfilerActivity, profile, schedule
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+plan = {"0": parallel.ColwiseParallel(), "1": parallel.RowwiseParallel()}
+model = parallel.parallelize_module(model, init_device_mesh("cpu", (world,)), plan)
+with profile(activities=[ProfilerActivity.CPU],
+             schedule=schedule(wait=1, warmup=1, active=7, repeat=1),
+             on_trace_ready=lambda done: done.export_chrome_trace(f"rank-{rank}.json")) as profiler:
+    for _ in range(10):
+        with torch.profiler.record_function("input"):
+            time.sleep(0.06 if rank == 1 else 0.002)
+        model(torch.randn(16, 64)).sum().backward()
+        profiler.step()
+dist.barrier()
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [TRAINING, TENSOR_PARALLEL], ids=["ddp", "tensor parallel"])
+def test_a_real_job_on_gloo_names_the_rank_whose_input_is_slow(code: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    run_ranks(code, 2, tmp_path)
+    first = verdict_of([str(tmp_path)]).findings[0]
+    assert isinstance(first, ReplayFinding)
+    assert (first.claim, first.ranks, first.evidence[0].name) == ("slow rank", (1,), "input")

@@ -1,0 +1,103 @@
+"""The command why: exit statuses, what it prints and writes, and what it does without."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from my_utils.analysis.why import main
+
+from ...conftest import RunPython
+from ...support.planted_runs import Run
+from ...support.schemas import loads_checked
+
+pytestmark = pytest.mark.no_torch
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = Run(ranks=2, steps=60).slower(6, "data", rank=1)
+    return run.write(tmp_path_factory.mktemp("found") / "logs")
+
+
+@pytest.fixture(scope="module")
+def green(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Run(ranks=2, steps=60).write(tmp_path_factory.mktemp("green") / "logs")
+
+
+def test_exit_statuses(
+    found: Path, green: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(found)]) == 3
+    assert capsys.readouterr().out.startswith("BOUND BY INPUT on rank 1")
+    assert main([str(green)]) == 0
+    assert capsys.readouterr().out.startswith("NOTHING STANDS OUT")
+    assert main([str(green), "--steps", "0:9"]) == 4
+    assert "NOT JUDGED: 8 steps after the warm-up" in capsys.readouterr().out
+    assert main([str(tmp_path)]) == 4
+    assert "NOT JUDGED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [[], ["LOGS", "--steps", "7:3"], ["LOGS", "--warmup", "-1"], ["LOGS", "-o", "x.pdf"],
+     ["LOGS", "--ranks", "x"], ["LOGS/nowhere"], ["LOGS", "nowhere-*"]],
+)  # fmt: skip
+def test_wrong_usage(
+    wrong: list[str], green: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)  # no run is here, as that of a demo in the checkout is
+    with pytest.raises(SystemExit) as raised:
+        main([word.replace("LOGS", str(green)) for word in wrong])
+    said = capsys.readouterr().err
+    assert raised.value.code == 2 and said
+    if wrong and "nowhere" in wrong[-1]:
+        assert re.search(r"nowhere(-\*)?: no such file or directory", said)
+
+
+def test_one_rank_missing_and_a_copy_elsewhere(
+    found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "elsewhere"
+    copy.mkdir()
+    for file in found.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    assert main([str(copy), "--quiet"]) == 3 and capsys.readouterr().out == ""
+    (copy / "profile_rank_1.csv").unlink()
+    assert main([str(copy)]) == 4
+    said = capsys.readouterr().out
+    assert said.startswith("NOT JUDGED: no files of rank 1 of 2") and "to judge it: name" in said
+
+
+def test_json_and_files(
+    found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([str(found), "--json"]) == 3
+    printed = loads_checked("why", capsys.readouterr().out)
+    assert printed["findings"][0]["ranks"] == [1] and os.listdir(tmp_path) == []
+    for name in ("v.json", "v.md", "v.txt"):
+        assert main([str(found), "-o", name, "--quiet"]) == 3
+    assert json.loads((tmp_path / "v.json").read_text()) == printed
+    assert (tmp_path / "v.txt").read_text().splitlines() == printed["text"]
+    assert "| input | rank 1 | iter/data |" in (tmp_path / "v.md").read_text()
+    assert main([str(found), "-o", "no/such/v.md"]) == 1
+    assert "no/such/v.md" in capsys.readouterr().err
+
+
+def test_it_does_without_the_extras(found: Path, run_python: RunPython) -> None:
+    program = (
+        "import sys\n"
+        "for name in ('pandas', 'matplotlib', 'torch', 'jinja2', 'rich'):\n"
+        "    sys.modules[name] = None\n"
+        "from my_utils.analysis.why import main; sys.exit(main([sys.argv[1]]))"
+    )
+    done = run_python("-c", program, str(found))
+    assert done.returncode == 3 and done.stdout.startswith("BOUND BY INPUT"), done.stderr
+    done = run_python("-m", "my_utils", "why", str(found), "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
