@@ -3,8 +3,8 @@ beside arch's and beside one sort.
 
 Half of the pairs of runs are equal, half have 2 % more in one stage
 (`tests/analysis/diff/series.py`). TraceML compares the means of all steps with a threshold; what is
-wrong is an alarm of equal runs, or none of those that differ. As a program it prints how often each tool says "slower", by how much
-it is and how the steps vary, as the table of docs/runs/diff.md:
+wrong is an alarm of equal runs, or none of those that differ. As a program it prints how often each
+tool says "slower", by how much it is and how the steps vary, as the table of docs/runs/diff.md:
 
     python -m benchmarks.bench_diff
 """

@@ -39,10 +39,12 @@ NOT_SHOWN = {"CaptureWorker", "SingletonMeta", "SweptFunction"}
 def public_modules() -> list[str]:
     """The packages, and the paths that users know: what is deeper is private, but for the folders
     whose modules users import by name."""
-    found = [module.name for module in pkgutil.iter_modules(my_utils.__path__, "my_utils.")]
-    for folder in ("profiling", "CtrlRandom", "musa"):
-        path = [str(Path(my_utils.__path__[0], folder))]
-        found += [module.name for module in pkgutil.iter_modules(path, f"my_utils.{folder}.")]
+    found = []
+    for module in pkgutil.iter_modules(my_utils.__path__, "my_utils."):
+        path = [str(Path(my_utils.__path__[0], module.name.partition(".")[2]))]
+        inside = list(pkgutil.iter_modules(path, f"{module.name}."))
+        modules_too = module.name.rpartition(".")[2] in ("profiling", "CtrlRandom", "musa")
+        found += [module.name, *(each.name for each in inside if each.ispkg or modules_too)]
     return sorted(name for name in found if not name.rpartition(".")[2].startswith("_"))
 
 

@@ -49,8 +49,9 @@ PAGE = """## What a hiccup was
 Made by `python -m tests.analysis.verdict.hiccup_proof --runs {runs} --hiccups {hiccups}` on {date}:
 {machine}. The rules are in [What a hiccup was](runs/hiccups.md).
 
-Each cause is real
-([`hiccup_training.py`](../tests/analysis/verdict/hiccup_training.py)): a training of one rank, with iterations of about 12 ms, of which every tenth has a hiccup of 60 ms or more.
+Each cause is real ([`hiccup_training.py`](../tests/analysis/verdict/hiccup_training.py)): a
+training of one rank, with iterations of about 12 ms, of which every tenth has a hiccup of 60 ms or
+more.
 
 - Listed: the step took {share} and 5 ms longer than the other steps of the run.
 - Contention: other processes on the machine took {others} or more of the lost time. These hiccups

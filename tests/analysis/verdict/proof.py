@@ -43,10 +43,10 @@ PAGE = """## What the verdict says
 Each run is simulated: its ranks draw their own work, with the noise of healthy real runs, and their
 waits follow from where they wait for each other (DDP with and without buffers, FSDP, a pipeline of
 four stages, two groups that never meet; the topologies take turns). A plant takes the stated part
-of the run's time. `tests/analysis/verdict/truth.py` defines which kind, ranks and stage the
-verdict must name. It was written before the rules were known, and changed once after their first
-results, where it required what cannot be measured (inside meetings; a single rank that sleeps). Runs of up to 8
-ranks have 160 steps, of 64 ranks 120, of 1,000 ranks 80. Bold figures are below 98 %.
+of the run's time. `tests/analysis/verdict/truth.py` defines which kind, ranks and stage the verdict
+must name. It was written before the rules were known, and changed once after their first results,
+where it required what cannot be measured (inside meetings; a single rank that sleeps). Runs of up
+to 8 ranks have 160 steps, of 64 ranks 120, of 1,000 ranks 80. Bold figures are below 98 %.
 
 The work of a rank inside a meeting (backward under DDP, most of forward under FSDP) cannot be
 measured: it takes as long on the ranks that wait. If less than 10 % of the run was lost outside

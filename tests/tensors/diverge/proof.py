@@ -56,8 +56,8 @@ The models are small and need no downloads: seven families of transformers and r
 modules (`tests/tensors/diverge/models.py`). Each is recorded unchanged, and again inside a wrapper
 with a fault (`tests/tensors/diverge/faults.py`) in a module that the number of the case selects.
 Then the two recordings are compared as a user compares them. DDP and FSDP2 have one rank here.
-Compiled models have one layer and the backend `eager`. Mamba uses another algorithm when it is compiled, so both
-sides are compiled there.
+Compiled models have one layer and the backend `eager`. Mamba uses another algorithm when it is
+compiled, so both sides are compiled there.
 
 An answer is right if it names the planted cause and module, or, for a rename alone, if it finds no
 difference. A dash means that the combination does not exist or was not run.
