@@ -10,7 +10,7 @@ neither torch nor numpy.
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
@@ -125,110 +125,58 @@ __all__ = [
     "global_timer",
 ]
 
-_HOMES = {
-    "tensors.random_states.control_random": ("ControlRandom",),
-    "_core": (
-        "HookEvent",
-        "timer",
-    ),
-    "profilers.capture.backends": (
-        "CaptureBackend",
-        "CudaProfilerBackend",
-        "NoOpBackend",
-    ),
-    "profilers.capture.controller": ("CaptureController",),
-    "profilers.capture.forward_profile_hook": ("ForwardProfilerHook",),
-    "profilers.capture.workers.profile_manager": ("ProfileManager",),
-    "tensors.checksums.batches": ("ChecksumUtils",),
-    "cluster.clock_sync.synchronizer": (
-        "ClockSynchronizer",
-        "SocketClockSynchronizer",
-    ),
-    "tensors.dumps.dump_utils": (
-        "DumpConfig",
-        "DumperSingleton",
-        "UniversalDumper",
-        "UniversalLoader",
-    ),
-    "tensors.dumps.tensor_io": ("DumpTensorIO",),
-    "cluster.etcd.barrier_call": ("etcd_barrier",),
-    "record.exporters.targets": (
-        "PrometheusExporter",
-        "TensorBoardExporter",
-        "WandbExporter",
-    ),
-    "record.log.handlers": ("FlushingFileHandler",),
-    "record.log.logger": (
-        "GlobalLogger",
-        "SingletonMeta",
-        "get_global_logger",
-    ),
-    "profilers.memory.gpu_mem_tracker": ("GPU_Performance_Tracker",),
-    "profilers.memory.memory_snapshot": (
-        "MemorySnapshotter",
-        "NoOpMemorySnapshotter",
-        "global_snapshotter",
-    ),
-    "profilers.memory.oom_restore": (
-        "catch_oom",
-        "check_oom_flag",
-        "set_oom_flag",
-    ),
-    "profilers.modules.debug_layer": ("DebugLayer",),
-    "profilers.modules.module_profiler": ("ModuleProfiler",),
-    "musa.cmake_lists_generator": ("CMakeListsGenerator",),
-    "musa.logger_util": ("LOGGER",),
-    "musa.musa_extension": (
-        "BuildExtension",
-        "MUSAExtension",
-    ),
-    "musa.simple_porting": ("SimplePorting",),
-    "profilers.ncu.analysis": (
-        "analyze_sm_throughput_from_csv",
-        "compare_kernel_metrics",
-    ),
-    "profilers.operators.compare_mode": ("CompareWithCPU",),
-    "profilers.operators.module_path": (
-        "ModuleInfo",
-        "open_module_tracker",
-    ),
-    "profilers.operators.nan_inf_mode": ("NanInfTracker",),
-    "profilers.operators.single_op": (
-        "compare_for_single_op",
-        "nan_inf_track_for_single_op",
-    ),
-    "tensors.recordings.module_hook": ("ForwardTraceRecorder",),
-    "tensors.recordings.recording": ("TraceTensorMeta",),
-    "run.attach": ("auto",),
-    "cluster.sequence.pad": (
-        "pad_for_sequence_parallel",
-        "remove_pad_by_value",
-    ),
-    "record.stages.timers": (
-        "DebuggingEvent",
-        "MyTimer",
-        "NoOpMyTimer",
-        "global_timer",
-    ),
-    "profilers.sweep.decorator": ("parametrize_shapes",),
-    "record.timing.gathered": ("ProfiledTime",),
-    "record.timing.manager": (
-        "TimeManager",
-        "timer_wrap",
-    ),
-    "profilers.torch_profiler.decorator": (
-        "profiler",
-        "step_profiler",
-    ),
-    "profilers.torch_profiler.dit_profiler": (
-        "FlexibleProfiler",
-        "create_profiler_context",
-    ),
-    "profilers.torch_profiler.profiler_wrapper": ("ProfilerWrapper",),
-    "profilers.torch_profiler.trainer_callback": ("ProfCallback",),
-    "trace.csv2trace": ("csv_to_trace",),
-}
-
 __getattr__, __dir__ = lazy_names(
-    __name__, (), "", {name: home for home, names in _HOMES.items() for name in names}
+    __name__,
+    {
+        "_core": ("HookEvent", "timer"),
+        "cluster.clock_sync.synchronizer": ("ClockSynchronizer", "SocketClockSynchronizer"),
+        "cluster.etcd.barrier_call": ("etcd_barrier",),
+        "cluster.sequence.pad": ("pad_for_sequence_parallel", "remove_pad_by_value"),
+        "musa.cmake_lists_generator": ("CMakeListsGenerator",),
+        "musa.logger_util": ("LOGGER",),
+        "musa.musa_extension": ("BuildExtension", "MUSAExtension"),
+        "musa.simple_porting": ("SimplePorting",),
+        "profilers.capture.backends": ("CaptureBackend", "CudaProfilerBackend", "NoOpBackend"),
+        "profilers.capture.controller": ("CaptureController",),
+        "profilers.capture.forward_profile_hook": ("ForwardProfilerHook",),
+        "profilers.capture.workers.profile_manager": ("ProfileManager",),
+        "profilers.memory.gpu_mem_tracker": ("GPU_Performance_Tracker",),
+        "profilers.memory.memory_snapshot": (
+            "MemorySnapshotter",
+            "NoOpMemorySnapshotter",
+            "global_snapshotter",
+        ),
+        "profilers.memory.oom_restore": ("catch_oom", "check_oom_flag", "set_oom_flag"),
+        "profilers.modules.debug_layer": ("DebugLayer",),
+        "profilers.modules.module_profiler": ("ModuleProfiler",),
+        "profilers.ncu.analysis": ("analyze_sm_throughput_from_csv", "compare_kernel_metrics"),
+        "profilers.operators.compare_mode": ("CompareWithCPU",),
+        "profilers.operators.module_path": ("ModuleInfo", "open_module_tracker"),
+        "profilers.operators.nan_inf_mode": ("NanInfTracker",),
+        "profilers.operators.single_op": ("compare_for_single_op", "nan_inf_track_for_single_op"),
+        "profilers.sweep.decorator": ("parametrize_shapes",),
+        "profilers.torch_profiler.decorator": ("profiler", "step_profiler"),
+        "profilers.torch_profiler.dit_profiler": ("FlexibleProfiler", "create_profiler_context"),
+        "profilers.torch_profiler.profiler_wrapper": ("ProfilerWrapper",),
+        "profilers.torch_profiler.trainer_callback": ("ProfCallback",),
+        "record.exporters.targets": ("PrometheusExporter", "TensorBoardExporter", "WandbExporter"),
+        "record.log.handlers": ("FlushingFileHandler",),
+        "record.log.logger": ("GlobalLogger", "SingletonMeta", "get_global_logger"),
+        "record.stages.timers": ("DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"),
+        "record.timing.gathered": ("ProfiledTime",),
+        "record.timing.manager": ("TimeManager", "timer_wrap"),
+        "run.attach": ("auto",),
+        "tensors.checksums.batches": ("ChecksumUtils",),
+        "tensors.dumps.dump_utils": (
+            "DumpConfig",
+            "DumperSingleton",
+            "UniversalDumper",
+            "UniversalLoader",
+        ),
+        "tensors.dumps.tensor_io": ("DumpTensorIO",),
+        "tensors.random_states.control_random": ("ControlRandom",),
+        "tensors.recordings.module_hook": ("ForwardTraceRecorder",),
+        "tensors.recordings.recording": ("TraceTensorMeta",),
+        "trace.csv2trace": ("csv_to_trace",),
+    },
 )

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .profilers.sweep import SweepPoint, SweepResult, SweptFunction, parametrize_shapes
+    from .profilers.sweep.decorator import SweptFunction, parametrize_shapes
+    from .profilers.sweep.results import SweepPoint, SweepResult
 
 __all__ = ["SweepPoint", "SweepResult", "SweptFunction", "parametrize_shapes"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.sweep")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "profilers.sweep.decorator": ("SweptFunction", "parametrize_shapes"),
+        "profilers.sweep.results": ("SweepPoint", "SweepResult"),
+    },
+)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .cluster.clock_sync import (
-        ClockOffset,
-        ClockServer,
-        ClockSyncError,
-        ClockSynchronizer,
-        SocketClockSynchronizer,
-    )
+    from .cluster.clock_sync.offset import ClockOffset, ClockSyncError
+    from .cluster.clock_sync.server import ClockServer
+    from .cluster.clock_sync.synchronizer import ClockSynchronizer, SocketClockSynchronizer
 
 __all__ = [
     "ClockOffset",
@@ -22,4 +18,11 @@ __all__ = [
     "SocketClockSynchronizer",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "cluster.clock_sync")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "cluster.clock_sync.offset": ("ClockOffset", "ClockSyncError"),
+        "cluster.clock_sync.server": ("ClockServer",),
+        "cluster.clock_sync.synchronizer": ("ClockSynchronizer", "SocketClockSynchronizer"),
+    },
+)

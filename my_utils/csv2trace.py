@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .trace.csv2trace import (
         ConversionError,
         ConversionWarning,
+        Note as Note,
         Options,
         Summary,
         convert,
@@ -26,7 +27,21 @@ __all__ = [
     "main",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "trace.csv2trace", {"Note": "trace.csv2trace"})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "trace.csv2trace": (
+            "ConversionError",
+            "ConversionWarning",
+            "Note",
+            "Options",
+            "Summary",
+            "convert",
+            "csv_to_trace",
+            "main",
+        )
+    },
+)
 
 if __name__ == "__main__":
     raise SystemExit(__getattr__("main")())

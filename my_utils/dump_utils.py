@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .tensors.dumps import (
+    from .tensors.dumps.dump_utils import (
         DumpConfig,
-        DumpError,
         DumperSingleton,
-        DumpTensorIO,
-        StandIn,
         UniversalDumper,
         UniversalLoader,
     )
+    from .tensors.dumps.form import DumpError, StandIn
+    from .tensors.dumps.tensor_io import DumpTensorIO
 
 __all__ = [
     "DumpConfig",
@@ -26,4 +25,16 @@ __all__ = [
     "UniversalLoader",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "tensors.dumps")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "tensors.dumps.dump_utils": (
+            "DumpConfig",
+            "DumperSingleton",
+            "UniversalDumper",
+            "UniversalLoader",
+        ),
+        "tensors.dumps.form": ("DumpError", "StandIn"),
+        "tensors.dumps.tensor_io": ("DumpTensorIO",),
+    },
+)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .cluster.etcd import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout, etcd_barrier
+    from .cluster.etcd.barrier_call import etcd_barrier
+    from .cluster.etcd.rounds import EtcdBarrierBroken, EtcdBarrierError, EtcdBarrierTimeout
 
 __all__ = ["EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout", "etcd_barrier"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "cluster.etcd")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "cluster.etcd.barrier_call": ("etcd_barrier",),
+        "cluster.etcd.rounds": ("EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout"),
+    },
+)

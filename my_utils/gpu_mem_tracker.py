@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .profilers.memory import GPU_Performance_Tracker, Peak
+    from .profilers.memory.gpu_mem_tracker import GPU_Performance_Tracker
+    from .profilers.memory.tracker.record import Peak
 
 __all__ = ["GPU_Performance_Tracker", "Peak"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.memory")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "profilers.memory.gpu_mem_tracker": ("GPU_Performance_Tracker",),
+        "profilers.memory.tracker.record": ("Peak",),
+    },
+)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .record.log import FlushingFileHandler, GlobalLogger, SingletonMeta, get_global_logger
+    from .record.log.handlers import FlushingFileHandler
+    from .record.log.logger import GlobalLogger, SingletonMeta, get_global_logger
 
 __all__ = ["FlushingFileHandler", "GlobalLogger", "SingletonMeta", "get_global_logger"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "record.log")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "record.log.handlers": ("FlushingFileHandler",),
+        "record.log.logger": ("GlobalLogger", "SingletonMeta", "get_global_logger"),
+    },
+)

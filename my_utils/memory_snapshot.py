@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,4 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["MemorySnapshotter", "NoOpMemorySnapshotter", "global_snapshotter"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.memory.memory_snapshot")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "profilers.memory.memory_snapshot": (
+            "MemorySnapshotter",
+            "NoOpMemorySnapshotter",
+            "global_snapshotter",
+        )
+    },
+)

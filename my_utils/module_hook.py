@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .tensors.recordings import (
-        ForwardTraceRecorder,
+    from .tensors.recordings.module_hook import ForwardTraceRecorder
+    from .tensors.recordings.recording import (
         ModuleInfo,
         Recording,
         RecordingError,
@@ -26,4 +26,17 @@ __all__ = [
     "TraceTensorMeta",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "tensors.recordings")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "tensors.recordings.module_hook": ("ForwardTraceRecorder",),
+        "tensors.recordings.recording": (
+            "ModuleInfo",
+            "Recording",
+            "RecordingError",
+            "RootCall",
+            "TraceEvent",
+            "TraceTensorMeta",
+        ),
+    },
+)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .profilers.ncu import (
-        NcuCsvError,
-        NcuCsvWarning,
-        analyze_sm_throughput_from_csv,
-        compare_kernel_metrics,
-        main,
-    )
+    from .profilers.ncu.analysis import analyze_sm_throughput_from_csv, compare_kernel_metrics, main
+    from .profilers.ncu.ncu_csv import NcuCsvError, NcuCsvWarning
 
 __all__ = [
     "NcuCsvError",
@@ -22,7 +17,17 @@ __all__ = [
     "main",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.ncu")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "profilers.ncu.analysis": (
+            "analyze_sm_throughput_from_csv",
+            "compare_kernel_metrics",
+            "main",
+        ),
+        "profilers.ncu.ncu_csv": ("NcuCsvError", "NcuCsvWarning"),
+    },
+)
 
 if __name__ == "__main__":
     raise SystemExit(__getattr__("main")())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,4 +10,6 @@ if TYPE_CHECKING:
 
 __all__ = ["catch_oom", "check_oom_flag", "set_oom_flag"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.memory.oom_restore")
+__getattr__, __dir__ = lazy_names(
+    __name__, {"profilers.memory.oom_restore": ("catch_oom", "check_oom_flag", "set_oom_flag")}
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,4 +10,6 @@ if TYPE_CHECKING:
 
 __all__ = ["pad_for_sequence_parallel", "remove_pad_by_value"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "cluster.sequence.pad")
+__getattr__, __dir__ = lazy_names(
+    __name__, {"cluster.sequence.pad": ("pad_for_sequence_parallel", "remove_pad_by_value")}
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Span", "find_csvs", "main", "plot_timeline", "read_spans"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "trace.timeline")
+__getattr__, __dir__ = lazy_names(
+    __name__, {"trace.timeline": ("Span", "find_csvs", "main", "plot_timeline", "read_spans")}
+)
 
 if __name__ == "__main__":
     raise SystemExit(__getattr__("main")())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,11 +14,9 @@ __all__ = ["GatheredTime", "ProfiledTime", "TimeData", "TimeManager", "timer", "
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    __all__,
-    "record.timing.gathered",
     {
-        "TimeManager": "record.timing.manager",
-        "timer": "_core",
-        "timer_wrap": "record.timing.manager",
+        "_core": ("timer",),
+        "record.timing.gathered": ("GatheredTime", "ProfiledTime", "TimeData"),
+        "record.timing.manager": ("TimeManager", "timer_wrap"),
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .core.faces import lazy_names
+from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,11 +14,15 @@ __all__ = ["ChecksumUtils", "DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    __all__,
-    "record.stages.timers",
     {
-        "ChecksumUtils": "tensors.checksums.batches",
-        "DebugLayer": "profilers.modules.debug_layer",
-        "_make_timer": "record.stages.timers",
+        "profilers.modules.debug_layer": ("DebugLayer",),
+        "record.stages.timers": (
+            "DebuggingEvent",
+            "MyTimer",
+            "NoOpMyTimer",
+            "_make_timer",
+            "global_timer",
+        ),
+        "tensors.checksums.batches": ("ChecksumUtils",),
     },
 )

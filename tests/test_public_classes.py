@@ -24,7 +24,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 # What these are derived from shows their state, or is what users expect to see.
 SHOWN_BY_THEIR_BASE = {
     "ClockOffset",  # a float
-    "DebugLayer",  # torch's: of a module
     "DebuggingEvent",  # threading's: set or unset
     "FlushingFileHandler",  # logging's: the path and the level
     "Frame",  # msgspec's: all fields

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.faces import lazy_names
+from ..core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,4 +10,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ControlRandom"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "tensors.random_states.control_random")
+__getattr__, __dir__ = lazy_names(
+    __name__, {"tensors.random_states.control_random": ("ControlRandom",)}
+)

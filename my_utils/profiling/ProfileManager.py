@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.faces import lazy_names
+from ..core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,11 +15,10 @@ __all__ = ["Acknowledgement", "ConfigError", "Outcome", "ProfileManager"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    __all__,
-    "profilers.capture.workers.calls",
     {
-        "ConfigError": "profilers.capture.workers.config",
-        "Outcome": "profilers.capture.workers.outcomes",
-        "ProfileManager": "profilers.capture.workers.profile_manager",
+        "profilers.capture.workers.calls": ("Acknowledgement",),
+        "profilers.capture.workers.config": ("ConfigError",),
+        "profilers.capture.workers.outcomes": ("Outcome",),
+        "profilers.capture.workers.profile_manager": ("ProfileManager",),
     },
 )

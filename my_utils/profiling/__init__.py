@@ -7,12 +7,21 @@ The names below load on first use.
 
 from __future__ import annotations
 
-from ..core.faces import lazy_names
+from ..core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .capture_controller import CaptureController, HookEvent, capture_hook
+    from .._core import HookEvent
+    from ..profilers.capture.controller import CaptureController
+    from ..profilers.capture.hooks import capture_hook
 
 __all__ = ["CaptureController", "HookEvent", "capture_hook"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "profiling.capture_controller")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_core": ("HookEvent",),
+        "profilers.capture.controller": ("CaptureController",),
+        "profilers.capture.hooks": ("capture_hook",),
+    },
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.faces import lazy_names
+from ..core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,4 +28,18 @@ __all__ = [
     "make_backend",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.capture.backends")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "profilers.capture.backends": (
+            "CaptureBackend",
+            "CudaProfilerBackend",
+            "MemorySnapshotBackend",
+            "MultiBackend",
+            "NoOpBackend",
+            "TOOLS",
+            "TorchProfilerBackend",
+            "make_backend",
+        )
+    },
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.faces import lazy_names
+from ..core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +32,16 @@ __all__ = [
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    __all__,
-    "profilers.capture.hooks",
     {
-        "CaptureController": "profilers.capture.controller",
-        "CaptureSpec": "profilers.capture.spec",
-        "CaptureState": "profilers.capture.controller",
-        "HookEvent": "_core",
-        "StopPolicy": "profilers.capture.spec",
+        "_core": ("HookEvent",),
+        "profilers.capture.controller": ("CaptureController", "CaptureState"),
+        "profilers.capture.hooks": (
+            "attach",
+            "capture_hook",
+            "default_controller",
+            "set_default_controller",
+            "set_position",
+        ),
+        "profilers.capture.spec": ("CaptureSpec", "StopPolicy"),
     },
 )

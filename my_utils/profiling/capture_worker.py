@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.faces import lazy_names
+from ..core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,4 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptureWorker", "arm_capture", "capture_outcomes"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.capture.workers.worker")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {"profilers.capture.workers.worker": ("CaptureWorker", "arm_capture", "capture_outcomes")},
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.faces import lazy_names
+from ..core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,4 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ProfilerOptions", "add_profiler_args", "profiler", "profiler_options", "step_profiler"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "profilers.torch_profiler.decorator")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "profilers.torch_profiler.decorator": (
+            "ProfilerOptions",
+            "add_profiler_args",
+            "profiler",
+            "profiler_options",
+            "step_profiler",
+        )
+    },
+)

@@ -8,12 +8,12 @@ there. docs/runs/run-without-an-edit.md describes it.
 
 from __future__ import annotations
 
-from ..core.faces import lazy_names
+from ..core.lazy_names import lazy_names
 
-TYPE_CHECKING = False  # importing typing would take longer than all the rest
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .attach import auto as auto
+    from .attach import auto
 
 __all__ = ["auto"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "run.attach")
+__getattr__, __dir__ = lazy_names(__name__, {"run.attach": ("auto",)})

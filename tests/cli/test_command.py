@@ -67,7 +67,7 @@ def logs(tmp_path: Path) -> Path:
 def test_the_list_of_commands_needs_argparse_alone(words: list[str], run_python: RunPython) -> None:
     program = f"""
 import sys
-from my_utils.cli import main
+from my_utils.cli.command import main
 try:
     main({words!r})
 finally:

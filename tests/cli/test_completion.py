@@ -108,7 +108,7 @@ def test_every_command_is_in_it(run_python: RunPython) -> None:
 def test_without_shtab_it_names_the_extra(run_python: RunPython) -> None:
     program = (
         "import sys; sys.modules['shtab'] = None\n"
-        "from my_utils.cli import main; sys.exit(main(['completion', 'zsh']))"
+        "from my_utils.cli.command import main; sys.exit(main(['completion', 'zsh']))"
     )
     done = run_python("-c", program)
     assert (done.returncode, done.stdout) == (1, "")

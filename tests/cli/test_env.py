@@ -56,7 +56,7 @@ def test_what_is_here(tmp_path: Path, run_python: RunPython) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "rank_0.heartbeat.json").touch()
     program = (
-        "import sys; from my_utils.cli import main\n"
+        "import sys; from my_utils.cli.command import main\n"
         "main(['env', '--json'])\n"
         "print(sorted({'torch', 'numpy', 'rich'} & set(sys.modules)), file=sys.stderr)"
     )

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from ...core.faces import lazy_names
+from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,18 +35,12 @@ __all__ = [
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    __all__,
-    "analysis.diff.result",
     {
-        "Gate": "analysis.diff.gates",
-        "GateResult": "analysis.diff.gates",
-        "Interval": "analysis.diff.intervals",
-        "NothingToCompare": "analysis.diff.load",
-        "RunSteps": "analysis.diff.load",
-        "compare": "analysis.diff.comparison",
-        "judge_gate": "analysis.diff.gates",
-        "load_steps": "analysis.diff.load",
-        "main": "analysis.diff.command",
-        "parse_gate": "analysis.diff.gates",
+        "analysis.diff.command": ("main",),
+        "analysis.diff.comparison": ("compare",),
+        "analysis.diff.gates": ("Gate", "GateResult", "judge_gate", "parse_gate"),
+        "analysis.diff.intervals": ("Interval",),
+        "analysis.diff.load": ("NothingToCompare", "RunSteps", "load_steps"),
+        "analysis.diff.result": ("Difference", "FigureDifference", "StageDifference"),
     },
 )

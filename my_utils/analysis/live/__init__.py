@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from ...core.faces import lazy_names
+from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...core.ranges import parse_ranks
-    from .command import (
-        EXIT_FINE,
-        EXIT_NOTHING,
-        EXIT_SUSPECTS,
-        EXIT_USAGE,
-        main,
-        snapshot,
-    )
+    from .command import EXIT_FINE, EXIT_NOTHING, EXIT_SUSPECTS, EXIT_USAGE, main, snapshot
     from .result import SnapshotData
 
 __all__ = [
@@ -30,7 +23,16 @@ __all__ = [
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    __all__,
-    "analysis.live.command",
-    {"SnapshotData": "analysis.live.result", "parse_ranks": "core.ranges"},
+    {
+        "analysis.live.command": (
+            "EXIT_FINE",
+            "EXIT_NOTHING",
+            "EXIT_SUSPECTS",
+            "EXIT_USAGE",
+            "main",
+            "snapshot",
+        ),
+        "analysis.live.result": ("SnapshotData",),
+        "core.ranges": ("parse_ranks",),
+    },
 )

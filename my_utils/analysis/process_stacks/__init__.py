@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.faces import lazy_names
+from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,13 +24,14 @@ __all__ = [
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    __all__,
-    "analysis.process_stacks.request",
     {
-        "Frame": "analysis.process_stacks.record",
-        "StackRecord": "analysis.process_stacks.record",
-        "Thread": "analysis.process_stacks.record",
-        "own_stacks": "analysis.process_stacks.own",
-        "why_off": "analysis.process_stacks.own",
+        "analysis.process_stacks.own": ("own_stacks", "why_off"),
+        "analysis.process_stacks.record": ("Frame", "StackRecord", "Thread"),
+        "analysis.process_stacks.request": (
+            "Stacks",
+            "job_stacks",
+            "request_stacks",
+            "wait_for_stacks",
+        ),
     },
 )

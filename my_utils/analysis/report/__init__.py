@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.faces import lazy_names
+from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,9 @@ __all__ = ["Report", "ReportError", "Straggler", "analyze", "main"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    __all__,
-    "analysis.report.analysis",
-    {"Straggler": "analysis.report.stragglers", "main": "analysis.report.command"},
+    {
+        "analysis.report.analysis": ("Report", "ReportError", "analyze"),
+        "analysis.report.command": ("main",),
+        "analysis.report.stragglers": ("Straggler",),
+    },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.faces import lazy_names
+from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,18 +32,14 @@ __all__ = [
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    __all__,
-    "analysis.verdict.result",
     {
-        "Operations": "analysis.replay.operations",
-        "ReplayFinding": "analysis.replay.result",
-        "ReplayVerdict": "analysis.replay.result",
-        "RunData": "analysis.verdict.run_data",
-        "SyncPoint": "analysis.verdict.run_data",
-        "judge": "analysis.replay.inputs",
-        "judge_operations": "analysis.replay.judge",
-        "load_run": "analysis.verdict.load",
-        "main": "analysis.why.command",
-        "read_operations": "analysis.replay.inputs",
+        "analysis.replay.inputs": ("judge", "read_operations"),
+        "analysis.replay.judge": ("judge_operations",),
+        "analysis.replay.operations": ("Operations",),
+        "analysis.replay.result": ("ReplayFinding", "ReplayVerdict"),
+        "analysis.verdict.load": ("load_run",),
+        "analysis.verdict.result": ("Finding", "Verdict"),
+        "analysis.verdict.run_data": ("RunData", "SyncPoint"),
+        "analysis.why.command": ("main",),
     },
 )

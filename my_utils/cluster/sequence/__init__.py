@@ -1,13 +1,1 @@
 """Makes sequences divisible by the number of ranks."""
-
-from __future__ import annotations
-
-from ...core.faces import lazy_names
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .pad import pad_for_sequence_parallel, remove_pad_by_value
-
-__all__ = ["pad_for_sequence_parallel", "remove_pad_by_value"]
-
-__getattr__, __dir__ = lazy_names(__name__, __all__, "cluster.sequence.pad")

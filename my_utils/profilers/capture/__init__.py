@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.faces import lazy_names
+from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,12 +37,19 @@ __all__ = [
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    __all__,
-    "profilers.capture.on_demand.command",
     {
-        "Request": "profilers.capture.on_demand.control_file",
-        "Response": "profilers.capture.on_demand.result",
-        "responses": "profilers.capture.on_demand.wait",
-        "wait_for_capture": "profilers.capture.on_demand.wait",
+        "profilers.capture.on_demand.command": (
+            "EXIT_FAILED",
+            "EXIT_FINE",
+            "EXIT_NOBODY",
+            "EXIT_USAGE",
+            "listen",
+            "main",
+            "register",
+            "request_capture",
+        ),
+        "profilers.capture.on_demand.control_file": ("Request",),
+        "profilers.capture.on_demand.result": ("Response",),
+        "profilers.capture.on_demand.wait": ("responses", "wait_for_capture"),
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.faces import lazy_names
+from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,4 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PrometheusExporter", "TensorBoardExporter", "WandbExporter"]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, "record.exporters.targets")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {"record.exporters.targets": ("PrometheusExporter", "TensorBoardExporter", "WandbExporter")},
+)

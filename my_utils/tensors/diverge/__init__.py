@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.faces import lazy_names
+from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,10 +44,27 @@ __all__ = [
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    __all__,
-    "tensors.diverge.result",
-    dict.fromkeys(
-        ("SCHEMA_VERSION", "as_data", "compare_files", "compare_recordings", "main"),
-        "tensors.diverge.compare",
-    ),
+    {
+        "tensors.diverge.compare": (
+            "SCHEMA_VERSION",
+            "as_data",
+            "compare_files",
+            "compare_recordings",
+            "main",
+        ),
+        "tensors.diverge.result": (
+            "CallCheck",
+            "Cause",
+            "Difference",
+            "EXIT_DIFFERENT",
+            "EXIT_NOT_COMPARABLE",
+            "EXIT_SAME",
+            "Figures",
+            "RankReport",
+            "Report",
+            "ReportData",
+            "TensorCheck",
+            "Verdict",
+        ),
+    },
 )

@@ -17,7 +17,7 @@ from torch import nn
 from my_utils import __version__
 from my_utils.compare_tool import OpRecorder, open_module_tracker
 from my_utils.tensors import diverge, tensor_hash
-from my_utils.tensors.recordings import load_recording
+from my_utils.tensors.recordings.recording import load_recording
 
 from ...support.op_faults import Fault, one_wrong_element
 

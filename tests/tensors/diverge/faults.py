@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from my_utils.tensors.recordings import Recording, TraceEvent
+from my_utils.module_hook import Recording, TraceEvent
 
 __all__ = ["FAULTS", "Right"]
 

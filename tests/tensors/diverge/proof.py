@@ -31,9 +31,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from my_utils.module_hook import ForwardTraceRecorder
+from my_utils.module_hook import ForwardTraceRecorder, Recording
 from my_utils.tensors import diverge
-from my_utils.tensors.recordings import Recording
 from tests.tensors.diverge.faults import FAULTS, Case, Right
 from tests.tensors.diverge.models import BLOCKS, FAMILIES, make
 

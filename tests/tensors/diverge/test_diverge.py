@@ -13,18 +13,12 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
+from my_utils.module_hook import ModuleInfo, Recording, RootCall, TraceEvent, TraceTensorMeta
 from my_utils.tensors import diverge
 from my_utils.tensors.diverge.align import align, pair_up, plain_name
 from my_utils.tensors.diverge.ranks import join_ranks
 from my_utils.tensors.diverge.text import render
-from my_utils.tensors.recordings import (
-    ModuleInfo,
-    Recording,
-    RootCall,
-    TraceEvent,
-    TraceTensorMeta,
-    save_recording,
-)
+from my_utils.tensors.recordings.recording import save_recording
 
 from ...support.schemas import loads_checked
 
@@ -760,7 +754,7 @@ class TestRealRecordings:
         assert (report.status, report.only_a, report.only_b) == ("same", 13, 0)
 
     def test_two_ranks_beside_one(self, tmp_path: Path) -> None:
-        from my_utils.tensors.recordings import load_recording
+        from my_utils.tensors.recordings.recording import load_recording
 
         torch.manual_seed(1)
         batch = torch.randn(4, 8)
