@@ -16,7 +16,6 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from my_utils.analysis.diff.command import DiffData
 from my_utils.analysis.diff.result import DifferenceData, IntervalData
 from my_utils.analysis.live.result import HangData, LastCallData, SnapshotData
 from my_utils.analysis.live.stacks import LiveData
@@ -24,6 +23,7 @@ from my_utils.analysis.process_stacks.command import ProfileData
 from my_utils.analysis.report.data import ReportData, SumsData
 from my_utils.analysis.verdict.result import VerdictData
 from my_utils.analysis.why.hang import WhyData
+from my_utils.cli.diff import DiffData
 from my_utils.cli.env import EnvironmentData
 from my_utils.profilers.capture.on_demand.control_data import CaptureData
 from my_utils.profilers.ncu.analysis import ComparedKernelsData, KernelsData

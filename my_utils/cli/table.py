@@ -18,11 +18,9 @@ class Command:
 
 COMMANDS = (
     Command("run", "run.command", "run an unchanged training script and time its stages"),
-    Command("why", "analysis.why.command", "show where a run loses time, and on which rank"),
-    Command(
-        "report", "analysis.report.command", "write a page about a run: ranks, stages and steps"
-    ),
-    Command("diff", "analysis.diff.command", "compare the speed of two runs, by stage and rank"),
+    Command("why", "cli.why", "show where a run loses time, and on which rank"),
+    Command("report", "cli.report", "write a page about a run: ranks, stages and steps"),
+    Command("diff", "cli.diff", "compare the speed of two runs, by stage and rank"),
     Command(
         "live", "analysis.live.command", "show what the ranks of a job do now, and which one hangs"
     ),

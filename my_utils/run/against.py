@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..analysis.diff.command import difference_of
+from ..analysis.diff.sides import compare_files
 from .closing import print_lines
 
 Record = Callable[[Sequence[str], Path], int]  # runs a command into a folder; its status
@@ -47,5 +47,5 @@ def run_in_turns(
         numbers = range(1, repeat + 1)
         a, b = ([str(folder / f"{side}-{number}") for number in numbers] for side in "AB")
         again = f"again: my_utils diff {folder}/A-* --with {folder}/B-*"
-        print_lines([*difference_of(a, b).lines(), again])
+        print_lines([*compare_files(a, b).found.lines(), again])
     return 0

@@ -10,7 +10,6 @@ from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .command import main
     from .comparison import compare
     from .gates import Gate, GateResult, judge_gate, parse_gate
     from .intervals import Interval
@@ -29,14 +28,12 @@ __all__ = [
     "compare",
     "judge_gate",
     "load_steps",
-    "main",
     "parse_gate",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "analysis.diff.command": ("main",),
         "analysis.diff.comparison": ("compare",),
         "analysis.diff.gates": ("Gate", "GateResult", "judge_gate", "parse_gate"),
         "analysis.diff.intervals": ("Interval",),

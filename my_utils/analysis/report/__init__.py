@@ -7,16 +7,14 @@ from ...core.lazy_names import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .analysis import Report, ReportError, analyze
-    from .command import main
     from .stragglers import Straggler
 
-__all__ = ["Report", "ReportError", "Straggler", "analyze", "main"]
+__all__ = ["Report", "ReportError", "Straggler", "analyze"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "analysis.report.analysis": ("Report", "ReportError", "analyze"),
-        "analysis.report.command": ("main",),
         "analysis.report.stragglers": ("Straggler",),
     },
 )

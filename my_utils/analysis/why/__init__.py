@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ..verdict.load import load_run
     from ..verdict.result import Finding, Verdict
     from ..verdict.run_data import RunData, SyncPoint
-    from .command import main
 
 __all__ = [
     "Finding",
@@ -26,7 +25,6 @@ __all__ = [
     "judge",
     "judge_operations",
     "load_run",
-    "main",
     "read_operations",
 ]
 
@@ -40,6 +38,5 @@ __getattr__, __dir__ = lazy_names(
         "analysis.verdict.load": ("load_run",),
         "analysis.verdict.result": ("Finding", "Verdict"),
         "analysis.verdict.run_data": ("RunData", "SyncPoint"),
-        "analysis.why.command": ("main",),
     },
 )

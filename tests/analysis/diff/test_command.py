@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from my_utils.analysis.diff.command import main
+from my_utils.cli.diff import main
 
 from ...conftest import RunPython
 from ...support.planted_runs import Run
@@ -183,7 +183,7 @@ def test_it_does_without_the_extras(runs: Path, run_python: RunPython) -> None:
         "import sys\n"
         "for name in ('pandas', 'matplotlib', 'torch', 'jinja2', 'rich'):\n"
         "    sys.modules[name] = None\n"
-        "from my_utils.analysis.diff.command import main; sys.exit(main(sys.argv[1:]))"
+        "from my_utils.cli.diff import main; sys.exit(main(sys.argv[1:]))"
     )
     done = run_python("-c", program, *sides(runs), "--gate", "iter:+0.5%")
     assert done.returncode == 3 and done.stdout.startswith("B is 1.7 % slower"), done.stderr

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from my_utils.analysis.diff.command import main
 from my_utils.analysis.diff.comparison import compare
 from my_utils.analysis.diff.distributions import BINS, distributions_of
 from my_utils.analysis.diff.load import RunSteps
 from my_utils.analysis.diff.page import adding_up, page_text
+from my_utils.cli.diff import main
 from tests.support.axe import violations
 from tests.support.page_runs import HOSTILE, opened
 from tests.support.planted_runs import Run

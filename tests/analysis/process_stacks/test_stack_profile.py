@@ -17,7 +17,7 @@ import pytest
 
 from my_utils.analysis.process_stacks.profile import NO_STAGE, Sample, _joined, share_lines
 from my_utils.analysis.process_stacks.record import Frame
-from my_utils.analysis.report.command import main as report_main
+from my_utils.cli.report import main as report_main
 from my_utils.profilers.capture.on_demand.command import main as capture_main
 
 from ...conftest import ROOT

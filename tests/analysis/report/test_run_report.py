@@ -19,11 +19,12 @@ pytest.importorskip("pandas", reason="pandas is not installed")
 
 import pandas as pd
 
-from my_utils.analysis.report import Report, ReportError, analyze, main
+from my_utils.analysis.report import Report, ReportError, analyze
 from my_utils.analysis.report.judged import Source
 from my_utils.analysis.report.overlap import overlap_of
 from my_utils.analysis.report.page import StepTrace
 from my_utils.analysis.report.run_page import page_of
+from my_utils.cli.report import main
 from tools.perfetto_ui import Page, find_browser
 
 from ...clients.perfetto import TraceProcessor, why_missing
@@ -640,7 +641,7 @@ def test_the_page_needs_numpy_and_jinja_alone(
         "import sys\n"
         "for name in ('pandas', 'matplotlib', 'torch'):\n"
         "    sys.modules[name] = None\n"
-        "from my_utils.analysis.report import main\n"
+        "from my_utils.cli.report import main\n"
         "sys.exit(main([sys.argv[1], '-o', sys.argv[2]]))"
     )
     page = tmp_path / "report.html"
@@ -701,7 +702,7 @@ def test_a_missing_extra_says_how_to_install_it(
 ) -> None:
     program = (
         "import sys; sys.modules['pandas'] = None\n"
-        "from my_utils.analysis.report import main; sys.exit(main([sys.argv[1], '--json']))"
+        "from my_utils.cli.report import main; sys.exit(main([sys.argv[1], '--json']))"
     )
     done = run_python("-c", program, str(run[1]))
     assert done.returncode == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.analysis.why import main
+from my_utils.cli.why import main
 
 from ...conftest import RunPython
 from ...support.planted_runs import Run
@@ -95,7 +95,7 @@ def test_it_does_without_the_extras(found: Path, run_python: RunPython) -> None:
         "import sys\n"
         "for name in ('pandas', 'matplotlib', 'torch', 'jinja2', 'rich'):\n"
         "    sys.modules[name] = None\n"
-        "from my_utils.analysis.why import main; sys.exit(main([sys.argv[1]]))"
+        "from my_utils.cli.why import main; sys.exit(main([sys.argv[1]]))"
     )
     done = run_python("-c", program, str(found))
     assert done.returncode == 3 and done.stdout.startswith("BOUND BY INPUT"), done.stderr

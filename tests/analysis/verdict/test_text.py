@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.analysis.report import command as report
 from my_utils.analysis.verdict.kinds import KINDS, PAGES, Kind, blocks_green
 from my_utils.analysis.verdict.next_steps import NEXT, next_command
 from my_utils.analysis.verdict.text import HEADS
 from my_utils.analysis.why import Finding, Verdict, judge
+from my_utils.cli import report
 from my_utils.profilers.capture.on_demand import command as capture
 from my_utils.run import command as run
 from my_utils.trace import csv2trace

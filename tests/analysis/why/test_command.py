@@ -16,7 +16,7 @@ pytestmark = pytest.mark.no_torch
 
 SCRIPT = """
 import sys
-from my_utils.analysis.why.command import main
+from my_utils.cli.why import main
 main([sys.argv[1]])
 print(sorted(name for name in sys.modules if name.startswith("my_utils.analysis.live")))
 """

@@ -60,7 +60,7 @@ def test_a_run_must_be_named(text: str, reason: str, logs: Path, run_python: Run
 
 def test_nothing_is_sent_unasked(logs: Path, run_python: RunPython) -> None:
     program = (
-        "import sys; from my_utils.analysis.why.command import main; main([sys.argv[1]]);"
+        "import sys; from my_utils.cli.why import main; main([sys.argv[1]]);"
         "print([m for m in ('wandb', 'mlflow', 'tensorboard') if m in sys.modules])"
     )
     assert run_python("-c", program, str(logs)).stdout.endswith("[]\n")
@@ -95,7 +95,7 @@ def test_wandb_offline(logs: Path, tmp_path: Path, run_python: RunPython) -> Non
     pytest.importorskip("wandb", reason="wandb is not installed")
     program = """
 import sys
-from my_utils.analysis.why.command import main
+from my_utils.cli.why import main
 sys.exit(main([sys.argv[1], "--export", "wandb=mine/run-seven"]))
 """
     done = subprocess.run(
@@ -140,7 +140,7 @@ def test_mlflow(logs: Path, tmp_path: Path, run_python: RunPython) -> None:
 import sys, mlflow
 client = mlflow.MlflowClient()
 run = client.create_run(client.create_experiment("mine")).info.run_id
-from my_utils.analysis.why.command import main
+from my_utils.cli.why import main
 status = main([sys.argv[1], "--export", f"mlflow={run}"])
 read = client.get_run(run)
 import json, pathlib
@@ -178,7 +178,7 @@ def test_without_the_package_it_names_the_extra(
     (tmp_path / f"{kind}.py").write_text("raise ImportError('not here')")
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from my_utils.analysis.why.command import main\n"
+        "from my_utils.cli.why import main\n"
         f"sys.exit(main([{str(logs)!r}, '--quiet', '--export', {kind + '=x'!r}]))"
     )
     done = run_python("-c", program)

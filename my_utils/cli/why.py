@@ -4,21 +4,21 @@
 
 Exit status: 0, judged, and nothing stands out; 1, the output could not be written; 2, wrong
 arguments; 3, something was found, or the run hangs; 4, not judged; 130, interrupted.
-
-How files are judged, and how a hang is found, is above this package:
-`my_utils.analysis.why` passes both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
-from ...core.arguments import parse_seconds
-from ...core.command_line import (
+from ..analysis.replay.inputs import verdict_of
+from ..analysis.verdict.export import add_export, export_verdict
+from ..analysis.verdict.result import Verdict
+from ..core.arguments import parse_seconds
+from ..core.command_line import (
     EXIT_FAILED,
     CommandParser,
     add_json,
@@ -33,12 +33,15 @@ from ...core.command_line import (
     parser,
     run_cli,
 )
-from ...core.outputs import check_suffix, open_output
-from ...core.printable import encoded
-from ...core.ranges import checked
-from ...core.run_files.newest import found_logs
-from .export import add_export, export_verdict
-from .result import Verdict
+from ..core.outputs import check_suffix, open_output
+from ..core.printable import encoded
+from ..core.ranges import checked
+from ..core.run_files.newest import found_logs
+from ..core.run_files.ranks import find_ranks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..analysis.why.hang import HungRun
 
 EXIT_GREEN = 0
 EXIT_FOUND = 3
@@ -47,28 +50,6 @@ _STATUSES = {"green": EXIT_GREEN, "found": EXIT_FOUND, "not judged": EXIT_NOT_JU
 
 LEAST_WIDTH = 60
 MOST_WIDTH = 120
-
-
-class Hung(Protocol):
-    """A hang. hangs: one of its processes is alive."""
-
-    @property
-    def hangs(self) -> bool: ...
-
-    def lines(self) -> list[str]:
-        """For a terminal, plain."""
-        ...
-
-    def as_data(self) -> Mapping[str, object]:
-        """Plain data that goes into JSON."""
-        ...
-
-
-# Of the log directories, the ranks that are asked for, the seconds of --hung and the verdict.
-FindHang = Callable[[Sequence[str], set[int] | None, float | None, Verdict], Hung | None]
-
-# Of the paths, the ranks, the steps and the warm-up that are asked for.
-VerdictOf = Callable[[Sequence[str], set[int] | None, tuple[int, int] | None, int | None], Verdict]
 
 
 def command_parser() -> CommandParser:
@@ -100,22 +81,18 @@ def command_parser() -> CommandParser:
     return chosen
 
 
-def main(
-    argv: Sequence[str] | None,
-    verdict_of: VerdictOf,
-    find_hang: FindHang | None = None,
-) -> int:
-    """The command line; returns the exit status. find_hang: how a hang is found, None for not."""
-    return run_cli(lambda: _main(argv, verdict_of, find_hang))
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status. docs/runs/verdict.md has the options."""
+    return run_cli(lambda: _main(argv))
 
 
-def _main(argv: Sequence[str] | None, verdict_of: VerdictOf, find_hang: FindHang | None) -> int:
+def _main(argv: Sequence[str] | None) -> int:
     chosen = command_parser()
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
     logs = found_logs("why", args.logs, args.quiet)
     verdict = verdict_of(logs, args.ranks, args.steps, args.warmup)
-    hung = None if find_hang is None else find_hang(logs, args.ranks, args.hung, verdict)
+    hung = _find_hang(logs, args.ranks, args.hung, verdict)
     verdict.hangs = hung is not None and hung.hangs
     try:
         _write(verdict, hung, args)
@@ -128,7 +105,24 @@ def _main(argv: Sequence[str] | None, verdict_of: VerdictOf, find_hang: FindHang
     return EXIT_FOUND if verdict.hangs else _STATUSES[verdict.status]
 
 
-def _write(verdict: Verdict, hung: Hung | None, args: argparse.Namespace) -> None:
+def _find_hang(
+    logs: Sequence[str], ranks: set[int] | None, after_s: float | None, verdict: Verdict
+) -> HungRun | None:
+    """As `hang.find_hang`, whose imports take longer than the verdict on a small run. They are
+    needed only where a process was in a stage when it left its last sign."""
+    folders = [path for path in logs if os.path.isdir(path)]
+    try:
+        found = find_ranks(folders, only=ranks).ranks
+    except OSError:  # the verdict says which directory cannot be read
+        return None
+    if not any(rank.stack and rank.state != "closed" for rank in found):
+        return None
+    from ..analysis.why.hang import find_hang
+
+    return find_hang(logs, ranks, after_s, verdict)
+
+
+def _write(verdict: Verdict, hung: HungRun | None, args: argparse.Namespace) -> None:
     if args.output:
         write = _WRITERS[check_suffix(args.output, tuple(_WRITERS)) or ".txt"]
         with open_output(args.output) as file:
@@ -142,27 +136,27 @@ def _width() -> int:
     return min(max(shutil.get_terminal_size((100, 24)).columns, LEAST_WIDTH), MOST_WIDTH)
 
 
-def _as_json(verdict: Verdict, hung: Hung | None) -> str:
+def _as_json(verdict: Verdict, hung: HungRun | None) -> str:
     data: dict[str, object] = {**verdict.as_data()}
     if hung is not None:
         data["hang"] = hung.as_data()
     return json.dumps(data) + "\n"
 
 
-def _as_text(verdict: Verdict, hung: Hung | None, width: int = 100) -> str:
+def _as_text(verdict: Verdict, hung: HungRun | None, width: int = 100) -> str:
     """A hang comes first: what bounds its steps is another question."""
     lines = [] if hung is None else [*hung.lines(), ""]
     return "\n".join([*lines, *verdict.lines(width)]) + "\n"
 
 
-def _as_markdown(verdict: Verdict, hung: Hung | None) -> str:
+def _as_markdown(verdict: Verdict, hung: HungRun | None) -> str:
     if hung is None:
         return verdict.markdown()
     quoted = "\n".join(f"    {line}".rstrip() for line in hung.lines())
     return f"{quoted}\n\n{verdict.markdown()}"
 
 
-_WRITERS: dict[str, Callable[[Verdict, Hung | None], str]] = {
+_WRITERS: dict[str, Callable[[Verdict, HungRun | None], str]] = {
     ".json": _as_json,
     ".md": _as_markdown,
     ".txt": _as_text,

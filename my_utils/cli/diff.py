@@ -15,11 +15,15 @@ import glob
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from ...core.command_line import (
+from ..analysis.diff.gates import GateData, GateResult, judge_gate, parse_gate, worst_of
+from ..analysis.diff.junit import junit
+from ..analysis.diff.load import SEPARATOR
+from ..analysis.diff.result import Difference, DifferenceData
+from ..analysis.diff.sides import Sides, compare_files
+from ..analysis.diff.text import gate_line, markdown
+from ..core.command_line import (
     CommandParser,
     add_json,
     add_output,
@@ -32,23 +36,16 @@ from ...core.command_line import (
     parser,
     run_cli,
 )
-from ...core.outputs import check_suffix, open_output
-from ...core.printable import encoded
-from ...core.ranges import checked
-from ...core.run_files.newest import found_logs
-from .comparison import compare
-from .gates import GateData, GateResult, judge_gate, parse_gate, worst_of
-from .junit import junit
-from .load import SEPARATOR, NothingToCompare, RunSteps, load_steps
-from .result import Difference, DifferenceData
-from .text import gate_line, markdown
+from ..core.outputs import check_suffix, open_output
+from ..core.printable import encoded
+from ..core.ranges import checked
+from ..core.run_files.newest import found_logs
 
 EXIT_FAILED_GATE = 3
 EXIT_UNDECIDED = 4
 EXIT_SKIP = 125  # `git bisect run` takes it for "cannot be tested", and 1 to 124 for "bad"
 _STATUSES = {"passed": 0, "failed": EXIT_FAILED_GATE, "undecided": EXIT_UNDECIDED}
 _BISECT = "--bisect"
-LOADED_AT_ONCE = 2
 
 
 class DiffData(DifferenceData):
@@ -58,49 +55,6 @@ class DiffData(DifferenceData):
     """
 
     gates: list[GateData]
-
-
-def difference_of(
-    a: Iterable[str],
-    b: Iterable[str],
-    *,
-    ranks: set[int] | None = None,
-    steps: tuple[int, int] | None = None,
-    warmup: int | None = None,
-    renames: dict[str, str] | None = None,
-) -> Difference:
-    """B against A from their files; "not compared" with the reason where a run cannot be read.
-
-    a, b: the runs of each side. renames: stages of A by their names in B.
-    """
-    return _compared(a, b, ranks, steps, warmup, renames).found
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """a, b: the runs as `compare` leaves them; none where one could not be read."""
-
-    found: Difference
-    a: Sequence[RunSteps] = ()
-    b: Sequence[RunSteps] = ()
-
-
-def _compared(
-    a: Iterable[str], b: Iterable[str], ranks: set[int] | None, steps: tuple[int, int] | None,
-    warmup: int | None, renames: dict[str, str] | None,
-) -> _Compared:  # fmt: skip
-    named = [(path, renames) for path in a], [(path, None) for path in b]
-
-    def load(one: tuple[str, dict[str, str] | None]) -> RunSteps:
-        return load_steps(one[0], ranks, steps, one[1])
-
-    try:
-        with ThreadPoolExecutor(LOADED_AT_ONCE) as pool:
-            first, second = (list(pool.map(load, side)) for side in named)
-    except NothingToCompare as error:
-        paths = [tuple(path for path, _ in side) for side in named]
-        return _Compared(Difference("not compared", str(error), a_paths=paths[0], b_paths=paths[1]))
-    return _Compared(compare(first, second, warmup), first, second)
 
 
 def command_parser() -> CommandParser:
@@ -177,7 +131,13 @@ def _main(argv: Sequence[str]) -> int:
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
     sides = _sides(chosen, args)
-    compared = _compared(*sides, args.ranks, args.steps, args.warmup, dict(args.renames))
+    compared = compare_files(
+        *sides,
+        ranks=args.ranks,
+        steps=args.steps,
+        warmup=args.warmup,
+        renames=dict(args.renames),
+    )
     found = compared.found
     gates = [judge_gate(gate, found) for gate in args.gates]
     try:
@@ -213,7 +173,7 @@ def _runs(chosen: CommandParser, paths: Sequence[str], quiet: bool) -> list[str]
 # --- what it says ---
 
 
-def _write(compared: _Compared, gates: list[GateResult], args: argparse.Namespace) -> None:
+def _write(compared: Sides, gates: list[GateResult], args: argparse.Namespace) -> None:
     found = compared.found
     if args.output:
         suffix = check_suffix(args.output, _SUFFIXES) or ".txt"
@@ -232,8 +192,8 @@ def _as_text(found: Difference, gates: list[GateResult]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _as_page(compared: _Compared, gates: list[GateResult]) -> str:
-    from .page import page_text  # jinja2 and the rest load for a page only
+def _as_page(compared: Sides, gates: list[GateResult]) -> str:
+    from ..analysis.diff.page import page_text  # jinja2 and the rest load for a page only
 
     return page_text(compared.found, gates, compared.a, compared.b)
 

@@ -12,7 +12,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...core.command_line import (
+from ..analysis.verdict.export import add_export, export_verdict
+from ..core.command_line import (
     CommandParser,
     add_json,
     add_logs,
@@ -27,16 +28,15 @@ from ...core.command_line import (
     run_cli,
     say,
 )
-from ...core.outputs import check_output, open_output
-from ...core.printable import encoded
-from ...core.progress import Progress
-from ...core.run_files.newest import found_logs
-from ..verdict.export import add_export, export_verdict
+from ..core.outputs import check_output, open_output
+from ..core.printable import encoded
+from ..core.progress import Progress
+from ..core.run_files.newest import found_logs
 
 if TYPE_CHECKING:
-    from ..verdict.result import Verdict
-    from .analysis import Report
-    from .page import Page
+    from ..analysis.report.analysis import Report
+    from ..analysis.report.page import Page
+    from ..analysis.verdict.result import Verdict
 
 
 DEFAULT_PAGE = "report.html"
@@ -112,8 +112,8 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def _failed(chosen: CommandParser, error: Exception) -> int:
     """1 where there was nothing to report on; what else is no value is a wrong argument."""
-    from ..verdict.load import NothingToJudge
-    from .analysis import ReportError
+    from ..analysis.report.analysis import ReportError
+    from ..analysis.verdict.load import NothingToJudge
 
     if isinstance(error, ValueError) and not isinstance(error, (NothingToJudge, ReportError)):
         chosen.error(str(error))
@@ -149,7 +149,7 @@ def _needs_engine(args: argparse.Namespace) -> bool:
 
 
 def _analyzed(args: argparse.Namespace, shown: Progress) -> Report:
-    from .analysis import analyze
+    from ..analysis.report.analysis import analyze
 
     return analyze(
         args.logs, ranks=args.ranks, steps=args.steps, engine=args.engine or "local",
@@ -159,9 +159,9 @@ def _analyzed(args: argparse.Namespace, shown: Progress) -> Report:
 
 
 def _page(args: argparse.Namespace, report: Report | None) -> Page:
-    from .judged import Source, sync_pattern
-    from .page import page_text
-    from .run_page import page_of
+    from ..analysis.report.judged import Source, sync_pattern
+    from ..analysis.report.page import page_text
+    from ..analysis.report.run_page import page_of
 
     if report is not None:
         source = report.source
@@ -170,7 +170,7 @@ def _page(args: argparse.Namespace, report: Report | None) -> Page:
         source = Source(tuple(args.logs), ranks, args.steps, args.warmup, sync_pattern(args.sync))
     page = page_of(source)
     if report is not None:
-        from .report_tables import tables_of
+        from ..analysis.report.report_tables import tables_of
 
         page.tables = [*page.tables, *tables_of(report, {})]
         page.problems = report.problems
