@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from my_utils import GlobalLogger, MyTimer
-from my_utils.analysis import report
+from my_utils.cli import report
 
 RANKS, STEPS = 8, 40
 SLEEPY_STEPS = (10, 17, 23, 31)

@@ -153,7 +153,7 @@ def _build(
 ) -> None:
     from setuptools import Distribution
 
-    from .musa_extension import BuildExtension, MUSAExtension
+    from ._extension import BuildExtension, MUSAExtension
 
     extension = MUSAExtension(name, files, **options)
     command = BuildExtension(

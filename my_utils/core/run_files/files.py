@@ -18,7 +18,7 @@ from ... import _core
 from ..bounded_read import describe, read_whole
 from ..ranks import boot_id, process_began_s
 from .pointers import follow_pointer
-from .state import FinishedStage, OpenStage, Problem, Rank, Thread
+from .state import WORLD_SIZE_MAX, FinishedStage, OpenStage, Problem, Rank, Thread
 
 if TYPE_CHECKING:
     from .heartbeat import Heartbeat, HeartbeatThread
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 HEARTBEAT_BYTES_MAX = 1 << 20
-WORLD_SIZE_MAX = 1 << 20  # a larger one is damage, and nothing is made for each rank of it
 CLOCK_DIFFERENCE_MAX_S = 3600.0
 
 # Two of its beats: a process that lives says so every 0.5 s in its journal, and every 2 s in its

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from ..checked_json import Damaged, Foreign, decoded
-from .files import WORLD_SIZE_MAX
+from .state import WORLD_SIZE_MAX
 
 HEARTBEAT_VERSION = 1
 FARTHEST_S = 9_000_000_000.0  # a time in ns has 64 bits

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+WORLD_SIZE_MAX = 1 << 20  # a larger one is damage, and nothing is made for each rank of it
 COLLECTIVES_TAG = "collectives"  # of the timer whose rows are calls of collectives
 
 
