@@ -8,7 +8,6 @@ softmax  12.25
 
 from __future__ import annotations
 
-import math
 import os
 
 from .extras import require
@@ -75,33 +74,6 @@ def text_table(
     """Columns side by side; `left`, the first so many or those, start at the left, the others end
     right."""
     return "\n".join(table_lines([header, *rows], left))
-
-
-def time_text(ms: float, digits: int = 3) -> str:
-    """A time with so many significant digits in its own unit; "" for NaN and infinity.
-
-    >>> [time_text(ms) for ms in (92.345, 41_000.0, 1_234_567.0, 0.0123, 0.0, float("nan"))]
-    ['92.3 ms', '41 s', '1230 s', '12.3 µs', '0 µs', '']
-    """
-    if not math.isfinite(ms):
-        return ""
-    for factor, unit in ((1e-3, "s"), (1.0, "ms")):
-        if abs(ms) * factor >= 1 - 0.5 * 10**-digits:
-            return f"{_rounded(ms * factor, digits)} {unit}"
-    return f"{_rounded(ms * 1e3, digits)} µs"
-
-
-def count_text(number: int, noun: str) -> str:
-    """
-    >>> count_text(1, "rank"), count_text(1024, "step")
-    ('1 rank', '1,024 steps')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _rounded(value: float, digits: int) -> str:
-    """Without an exponent and without zeros at its end: 1234.0 is 1230."""
-    return f"{float(f'{value:.{digits}g}'):.15g}"
 
 
 def table_lines(rows: Sequence[Sequence[str]], left: int | Collection[int] = 0) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.ranges import as_ranges, ranges_text
+from ...core.units import bytes_text, time_text
 from ..pages.html import rendered
 from ..pages.tables import Cell, Column, Table, as_table, bytes_of, integer, time_of, times
 from ..verdict.run_data import Matrix
@@ -15,7 +16,7 @@ from .distributions import QUANTILES, Distribution, distributions_of
 from .gates import GateResult
 from .load import RunSteps
 from .result import Difference, FigureDifference, StageDifference
-from .text import bytes_text, gate_line, markdown, ms_text, percent, terminal_lines
+from .text import change_text, gate_line, markdown, share_text, terminal_lines
 
 Side = Sequence[RunSteps]
 
@@ -78,7 +79,7 @@ def _title(found: Difference) -> str:
         return "B and A: not compared"
     if found.status == "no difference":
         return "B against A: no difference is found"
-    return f"B against A: {percent(abs(found.step.share), sign=False)} {found.status}"
+    return f"B against A: {share_text(abs(found.step.share))} {found.status}"
 
 
 # --- the differences, which add up ---
@@ -205,7 +206,7 @@ def _stage_table(found: Difference) -> Table:
     assert step is not None
     rows.append([
         Cell("the step", left=True), _time(found.a_ns), _time(found.b_ns),
-        Cell(percent(step.share, DIGITS), step.share), _margin(step.margin),
+        Cell(change_text(step.share, DIGITS), step.share), _margin(step.margin),
         Cell("yes" if step.differs else ""),
         Cell("", left=True),
     ])  # fmt: skip
@@ -217,11 +218,11 @@ def _stage_table(found: Difference) -> Table:
 
 
 def _time(ns: float) -> Cell:
-    return Cell(ms_text(ns), ns)
+    return Cell(time_text(ns * 1e-6, 4), ns)
 
 
 def _margin(share: float) -> Cell:
-    return Cell(percent(share, DIGITS, sign=False), share)
+    return Cell(share_text(share, DIGITS), share)
 
 
 def _ranks(one: StageDifference) -> str:
@@ -277,7 +278,12 @@ def _figure(name: str, one: FigureDifference | None) -> tuple[str, str, str, str
     if one.interval is None:
         off = "; one run a side gives no interval"
     else:
-        off = f" ± {percent(one.interval.margin, sign=False)}"
+        off = f" ± {share_text(one.interval.margin)}"
     if name == "memory":
-        return "peak memory", bytes_text(one.a), bytes_text(one.b), f"{percent(one.share)}{off}"
-    return one.name, f"{one.a:,.1f}", f"{one.b:,.1f}", f"{percent(one.share)}{off}"
+        return (
+            "peak memory",
+            bytes_text(one.a),
+            bytes_text(one.b),
+            f"{change_text(one.share)}{off}",
+        )
+    return one.name, f"{one.a:,.1f}", f"{one.b:,.1f}", f"{change_text(one.share)}{off}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ...core.printable import printable
 from ...core.ranges import as_ranges, ranges_text
+from ...core.units import bytes_text, percent_text, points_text, time_text
 from .gates import GateResult
 from .result import Difference, FigureDifference, StageDifference
 
@@ -14,21 +15,25 @@ NOTES_SHOWN = 4
 RANGES_SHOWN = 8
 FINE = 0.0005  # a margin below which figures have two decimals
 MOST = 10.0  # the largest share that is worth its figures
-UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_MORE = f"more than {100 * MOST:.0f} %"
 
 
-def percent(share: float, digits: int = 1, *, sign: bool = True) -> str:
+def share_text(share: float, digits: int = 1) -> str:
+    """A share in percent, up to what is worth its figures.
+
+    >>> share_text(0.0413), share_text(12.0)
+    ('4.1 %', 'more than 1000 %')
     """
-    >>> percent(0.0413), percent(-0.002), percent(0.014, sign=False)
-    ('+4.1 %', '−0.2 %', '1.4 %')
+    return _MORE if share > MOST else percent_text(share, digits)
+
+
+def change_text(share: float, digits: int = 1) -> str:
+    """The same with its sign.
+
+    >>> change_text(0.0413), change_text(-0.002)
+    ('+4.1 %', '−0.2 %')
     """
-    if share > MOST:
-        return f"more than {100 * MOST:.0f} %"
-    return f"{_points(share, digits) if sign else f'{100 * share:.{digits}f}'} %"
-
-
-def _points(share: float, digits: int) -> str:
-    return f"{round(100 * share, digits) + 0.0:+.{digits}f}".replace("-", "−")
+    return _MORE if share > MOST else percent_text(share, digits, sign=True)
 
 
 def terminal_lines(found: Difference) -> list[str]:
@@ -42,14 +47,14 @@ def _sentence(found: Difference) -> str:
     assert step is not None
     digits = _digits(found)
     runs = "within these runs only" if found.within else f"{found.runs[0]} × {found.runs[1]} runs"
-    margin = f"(± {percent(step.margin, digits, sign=False)}, {runs})"
+    margin = f"(± {share_text(step.margin, digits)}, {runs})"
     if found.status == "no difference":
         head = (
-            f"No difference is found: B takes {percent(step.share, digits)} {margin}; "
-            f"it could have seen {percent(step.sees, digits, sign=False)}"
+            f"No difference is found: B takes {change_text(step.share, digits)} {margin}; "
+            f"it could have seen {share_text(step.sees, digits)}"
         )
     else:
-        head = f"B is {percent(abs(step.share), digits, sign=False)} {found.status} {margin}"
+        head = f"B is {share_text(abs(step.share), digits)} {found.status} {margin}"
     shown = found.different[:STAGES_SHOWN]
     if not shown and found.status == "no difference":
         return f"{head}."
@@ -69,9 +74,10 @@ def _parts(found: Difference, shown: Sequence[StageDifference], digits: int) -> 
         share = one.interval.share
         rest -= round(100 * share, digits)
         of_all = of_it if at == 0 else ""
-        yield f"{_points(share, digits)}{of_all} in `{printable(one.stage)}`{_where(one, found)}"
+        where = f"in `{printable(one.stage)}`{_where(one, found)}"
+        yield f"{points_text(share, digits)}{of_all} {where}"
     if shown:
-        yield f"{_points(rest / 100, digits)} elsewhere"
+        yield f"{points_text(rest / 100, digits)} elsewhere"
     else:
         yield "no stage stands out"
 
@@ -88,8 +94,8 @@ def _where(one: StageDifference, found: Difference) -> str:
 def _below(found: Difference) -> Iterator[str]:
     left_out = f", first {found.warmup} left out as warm-up" if found.warmup else ""
     yield (
-        f"A {ms_text(found.a_ns)}, B {ms_text(found.b_ns)} a step: {found.steps} steps of each run"
-        f"{left_out}, without the shortest and the longest tenth"
+        f"A {time_text(found.a_ns * 1e-6, 4)}, B {time_text(found.b_ns * 1e-6, 4)} a step: "
+        f"{found.steps} steps of each run{left_out}, without the shortest and the longest tenth"
     )
     yield from (_figure(one) for one in found.figures)
     if found.within:
@@ -101,8 +107,8 @@ def _below(found: Difference) -> Iterator[str]:
 
 
 def _figure(one: FigureDifference) -> str:
-    off = "" if one.interval is None else f" ± {percent(one.interval.margin, sign=False)}"
-    change = f"({percent(one.share)}{off})"
+    off = "" if one.interval is None else f" ± {share_text(one.interval.margin)}"
+    change = f"({change_text(one.share)}{off})"
     if one.name == "memory":
         return f"memory at its highest: A {bytes_text(one.a)}, B {bytes_text(one.b)} {change}"
     return f"{one.name}: A {one.a:,.1f}, B {one.b:,.1f} {change}"
@@ -110,21 +116,6 @@ def _figure(one: FigureDifference) -> str:
 
 def _notes(found: Difference) -> list[str]:
     return [f"  note: {printable(note)}" for note in found.notes[:NOTES_SHOWN]]
-
-
-def ms_text(ns: float) -> str:
-    return f"{ns * 1e-6:.4g} ms" if ns < 1e9 else f"{ns * 1e-9:.4g} s"
-
-
-def bytes_text(count: float) -> str:
-    """
-    >>> bytes_text(3 * 2**30), bytes_text(12)
-    ('3.00 GiB', '12 B')
-    """
-    for size, unit in UNITS:
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count:.0f} B"
 
 
 # --- gates ---
@@ -135,8 +126,11 @@ def gate_line(result: GateResult) -> str:
     head = f"{result.status.upper()}: {printable(result.gate.text)}"
     if result.interval is None:
         return f"{head}: {result.reason}"
-    low, high = percent(result.interval.low), percent(result.interval.high)
-    return f"{head}: B is at {percent(result.interval.share)}, between {low} and {high}"
+    low, high = (
+        change_text(result.interval.low),
+        change_text(result.interval.high),
+    )
+    return f"{head}: B is at {change_text(result.interval.share)}, between {low} and {high}"
 
 
 # --- Markdown ---
@@ -157,9 +151,9 @@ def _row(one: StageDifference, found: Difference) -> str:
     interval = one.interval
     cells = [
         f"`{_escaped(printable(one.stage))}`",
-        ms_text(one.a_ns),
-        ms_text(one.b_ns),
-        f"{percent(interval.share, 2)} ± {percent(interval.margin, 2, sign=False)}",
+        time_text(one.a_ns * 1e-6, 4),
+        time_text(one.b_ns * 1e-6, 4),
+        f"{change_text(interval.share, 2)} ± {share_text(interval.margin, 2)}",
         "yes" if interval.differs else "",
         _where(one, found).removeprefix(" on ") if interval.differs else "",
     ]

@@ -15,7 +15,8 @@ from importlib import resources
 from typing import Any
 
 from ...core.printable import printable
-from .tables import Table, percent_text, times
+from ...core.units import percent_text
+from .tables import Table, times
 
 # What HTML must not hold: control characters but tabs and \n, and what is not a character.
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")

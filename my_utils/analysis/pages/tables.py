@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core.tables import time_text
+from ...core.units import percent_text, time_text
 
 ROWS_MAX = 1_000  # of a table in the page
 
@@ -60,14 +60,6 @@ def time_of(ms: float) -> Cell:
 
 def integer(value: int) -> Cell:
     return Cell(str(value), value)
-
-
-def percent_text(share: float) -> str:
-    """
-    >>> percent_text(0.1234)
-    '12.3 %'
-    """
-    return f"{100 * share:.1f} %"
 
 
 def percent(share: float) -> Cell:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from ...core.ranges import ranks_text
-from ...core.tables import count_text, time_text
+from ...core.units import count_text, time_text
 from ..verdict.text import ending_lines, wrapped
 from .result import ReplayFinding, ReplayVerdict
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ...core.ranges import ranks_text
-from ...core.tables import count_text
+from ...core.units import count_text
 from .blame import blame, blame_without_stage
 from .causes import worker_of
 from .cores import short_of_cores

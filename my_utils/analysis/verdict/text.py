@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...core.ranges import ranks_text
-from ...core.tables import count_text
+from ...core.units import count_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
 from .last_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import change_for, next_command

@@ -16,7 +16,8 @@ from ...core.notebook import html_table, html_text
 from ...core.printable import printable
 from ...core.public import public
 from ...core.reprs import short_repr
-from ...core.tables import text_table, time_text
+from ...core.tables import text_table
+from ...core.units import time_text
 from .packed import BUCKETS, Table, bucket_middles, rows_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.distributed as dist
 
-from my_utils.timing import GatheredTime, TimeManager, gather as times_gather, timer_wrap
+from my_utils.record.timing import gather as times_gather
+from my_utils.timing import GatheredTime, TimeManager, timer_wrap
 
 from ...support.ranks import free_port
 
