@@ -11,7 +11,10 @@ import logging
 import os
 import sys
 import time
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 
 from .. import _core
 from ..core.identity import (
@@ -27,10 +30,11 @@ from ..core.warnings import warn_once
 from ..record.log.handlers import FallbackHandler
 from ..record.log.logger import LOGGER_NAME, GlobalLogger
 from .agreement import Place, agree, given_place, new_place
-from .environment import REPORT, is_on, mark_process_tree, reach
+from .environment import REPORT, SITE_FOLDER, is_on, mark_process_tree, reach
 from .folder import complete_run_file, name_of_run, point_latest
 from .report_file import report_rank
-from .watch import watch_for_torch
+
+_NAME = "my_utils.run.torch_watch"
 
 
 class _Process:
@@ -231,3 +235,23 @@ def _print_verdict() -> None:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def watch_for_torch() -> None:
+    """Has `attach.torch_is_ready` called once torch has been executed, at once if it has been.
+    Idempotent."""
+    if _NAME in sys.modules:
+        return
+    module = _load()
+    sys.modules[_NAME] = module
+    module.watch()
+
+
+def _load() -> ModuleType:
+    """sitecustomize.py under another name, by which it does not begin by itself."""
+    path = os.path.join(SITE_FOLDER, "sitecustomize.py")
+    spec = spec_from_loader(_NAME, SourceFileLoader(_NAME, path))
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -60,7 +60,6 @@ from .on_ray import read_ranks_on_ray
 from .overlap import overlap_of
 from .page import StepTrace, page_text
 from .purpose import PURPOSE
-from .stages import stage_table, stages_by_rank
 from .stragglers import Straggler, find_stragglers, why_not_judged
 from .waits import clock_offsets, segments_of, synchronising_stages
 
@@ -92,7 +91,7 @@ class Report:
         (why ranks are not compared, such as "fewer than 4 ranks"; None where they
         are).
     stragglers: the ranks that are slow, the most expensive first; empty where ranks are not judged.
-    stages: a row a stage; its columns are those of `my_utils.analysis.report.stages.stage_table`.
+    stages: a row a stage; its columns are those of `my_utils.analysis.report.tables.stage_table`.
     stages_by_rank: rank, stage, count, total_s, self_s, mean_ms.
     steps: a row a step: step, median_ms; without the stages in which ranks wait busy_ms (the
         median), busy_low_ms and busy_high_ms (10 % and 90 % of the ranks), busy_max_ms and
@@ -334,8 +333,8 @@ def _report(cells: Cells, ranks: RunRanks, problems: list[str], options: Options
     return Report(
         run=_run_figures(grid, sync, waits),
         stragglers=stragglers,
-        stages=stage_table(cells, grid, segments),
-        stages_by_rank=stages_by_rank(cells),
+        stages=tables.stage_table(cells, grid, segments),
+        stages_by_rank=tables.stages_by_rank(cells),
         steps=tables.step_table(grid, sync, waits),
         waits=waits,
         ranks=rank_table,

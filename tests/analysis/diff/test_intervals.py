@@ -10,9 +10,8 @@ from hypothesis import given, strategies as st
 
 from my_utils import _core
 from my_utils.analysis.diff.blocks import BLOCKS_MAX, BLOCKS_MIN, block_of, optimal_block
-from my_utils.analysis.diff.comparison import compare
+from my_utils.analysis.diff.comparison import carriers, compare
 from my_utils.analysis.diff.intervals import Samples, of_ratio, sample
-from my_utils.analysis.diff.ranks import carriers
 
 from .series import run, series
 

@@ -20,9 +20,8 @@ import pytest
 
 from my_utils import _core
 from my_utils.logger import GlobalLogger
-from my_utils.record.stages.figures import figures_of
 from my_utils.record.stages.rows import OTHER, PATHS_MAX, StageReader, StageRow, part_of_memory
-from my_utils.record.stages.stage_report import write_text_and_json
+from my_utils.record.stages.stage_report import figures_of, write_text_and_json
 from my_utils.record.stages.steps import compile_steps
 from my_utils.record.stages.text import render as render_text
 from my_utils.utils import MyTimer
