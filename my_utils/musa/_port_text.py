@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -13,18 +14,28 @@ from ._port_includes import Include, Tree, includes_of
 from ._replacer import Replacer, Rules as Pairs
 from ._rules import RuleSet
 
+# A condition of the preprocessor about the version of a library, also over several lines.
+GUARD = re.compile(
+    rb"^[ \t]*#[ \t]*(?:el)?if(?:n?def)?\b(?:[^\n]|\\\r?\n)*?"
+    rb"\b((?:CUDA|CUDART|CUDNN|CUBLAS|CUFFT|CURAND|CUSPARSE|CUSOLVER|NCCL|THRUST|CUB)_"
+    rb"(?:VERSION|VERSION_CODE|MAJOR|MINOR|VER_MAJOR))\b[^\n]*",
+    re.MULTILINE,
+)
+
 
 @dataclass
 class Counts:
     """The outcome of a file: how many names were replaced, and those without a rule.
 
-    `unmapped`: how often each came, and the line of the first.
+    `unmapped`: how often each came, and the line of the first. `guards`: line and text of each
+    condition that compares another version now.
     """
 
     replaced: int = 0
     is_binary: bool = False
     has_own_namespace: bool = False
     unmapped: dict[str, tuple[int, int]] = field(default_factory=dict)
+    guards: list[tuple[int, str]] = field(default_factory=list)
 
     def add_unmapped(self, names: Mapping[str, tuple[int, int]], lines: int = 0) -> None:
         """Adds what was found after so many lines."""
@@ -116,12 +127,20 @@ class TextPort:
     def ported(self, text: bytes) -> bytes:
         """The next part of the text, afterwards. A part ends with a line, except for the last."""
         lines = text.count(b"\n")
+        if self.rules.hipify is None:
+            self._note_guards(text)
         new = self._hip(text) if self.rules.hipify is not None else self._musa(text)
         self.lines += lines
         self.counts.has_own_namespace |= self.context.has_own_namespace
         return new
 
     # --- MUSA ---
+
+    def _note_guards(self, text: bytes) -> None:
+        for found in GUARD.finditer(text):
+            if found[1].decode() in self.rules.defaults.pairs:
+                line = self.lines + text.count(b"\n", 0, found.start()) + 1
+                self.counts.guards.append((line, found[0].strip().decode("utf-8", "replace")))
 
     def _musa(self, text: bytes) -> bytes:
         parts = []

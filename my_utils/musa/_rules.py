@@ -10,6 +10,7 @@ A file holds the names of one library, by prefix, and for each platform how they
     absent      headers of these folders that the platform lacks
     watch       beginnings of names; what begins so and has no rule is reported after porting
     watch_headers  patterns of headers; what matches and has no rule is reported
+    families    beginnings of the names of libraries that have no rules at all, watched, too
     relative    names that are torch's after `cuda::` alone
     documented  where the pairs of names can be looked up
 
@@ -43,6 +44,12 @@ class RuleSet:
     absent: frozenset[str] = frozenset()
     header_watches: tuple[str, ...] = ()
     relative_names: frozenset[bytes] = frozenset()
+    families: dict[str, str] = field(default_factory=dict)  # of beginnings
+
+    def family_of(self, name: str) -> str | None:
+        """The library that a name or a header is of, if no rule covers that library."""
+        bare = name.lstrip('<"')
+        return next((of for prefix, of in self.families.items() if bare.startswith(prefix)), None)
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ def load(platform: str) -> RuleSet:
             whole.absent | rules.absent,
             tuple(dict.fromkeys(whole.header_watches + rules.header_watches)),
             whole.relative_names | rules.relative_names,
+            whole.families | rules.families,
         )
     return whole
 
@@ -92,13 +100,16 @@ def read_rule_file(path: Path, platform: str) -> RuleSet:
             key: tuple(_checked(section.get(key, ""), str, key).split())
             for key in ("watch", "watch_headers", "absent", "relative")
         }
+        known = _strings(_checked(section.get("families", {}), dict, "families"), "families")
+        families = {prefix: name for name, prefixes in known.items() for prefix in prefixes.split()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     if "" in pairs:
         raise ValueError(f"{path}: a rule has nothing to look for")
     return RuleSet(
-        pairs, words["watch"], headers, folders, frozenset(words["absent"]),
+        pairs, (*words["watch"], *families), headers, folders, frozenset(words["absent"]),
         words["watch_headers"], frozenset(name.encode() for name in words["relative"]),
+        families,
     )  # fmt: skip
 
 

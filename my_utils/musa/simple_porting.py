@@ -17,7 +17,7 @@ import json
 import os
 import shlex
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -31,6 +31,7 @@ from ..core.outputs import open_output
 from ..core.progress import Progress
 from ..core.reprs import short_repr
 from ..core.terminal import ProgressBar, progress_bar
+from ..core.units import count_text
 from . import _porting_arguments as checked, _rules
 from ._port_context import is_reported
 from ._port_file import Unreadable, diffs_of, ported_pieces
@@ -57,6 +58,16 @@ class Unmapped:
 
 
 @dataclass
+class VersionGuard:
+    """A condition on the version of a CUDA library: it compares MUSA's now, which counts
+    otherwise, so that it may change its side."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass
 class PortingReport:
     """What a port did, or would do."""
 
@@ -66,6 +77,8 @@ class PortingReport:
     changed: list[str] = field(default_factory=list)  # what was written, or would be; by new name
     removed: list[str] = field(default_factory=list)  # made by an earlier port, not any more
     unmapped: list[Unmapped] = field(default_factory=list)  # the most frequent first
+    families: dict[str, int] = field(default_factory=dict)  # names of libraries without any rule
+    guards: list[VersionGuard] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
@@ -88,6 +101,15 @@ class PortingReport:
             lines.append(f"  {each.name}: {each.count} x, first {each.file}:{each.line}")
         if len(self.unmapped) > SHOWN:
             lines.append(f"  ... and {len(self.unmapped) - SHOWN} more")
+        if self.families:
+            named = ", ".join(f"{of} ({count_text(n, 'name')})" for of, n in self.families.items())
+            lines.append(f"no rule covers {named}; pass rules with --mapping-dir-path")
+        if self.guards:
+            count = count_text(len(self.guards), "condition")
+            lines.append(f"changed in meaning: {count} on a version, which MUSA counts otherwise:")
+        lines += [f"  {one.file}:{one.line}: {one.text}" for one in self.guards[:SHOWN]]
+        if len(self.guards) > SHOWN:
+            lines.append(f"  ... and {len(self.guards) - SHOWN} more")
         return "\n".join(lines)
 
 
@@ -198,6 +220,8 @@ class SimplePorting:
         report.removed = output.stale(plan) if check else output.finish(plan)
         left = [each for each in unmapped.values() if is_reported(each.name, has_own_namespace)]
         report.unmapped = sorted(left, key=lambda each: (-each.count, each.name))
+        of_each = (self._defaults.family_of(each.name) for each in report.unmapped)
+        report.families = dict(Counter(name for name in of_each if name is not None).most_common())
         return report
 
     def diffs(self) -> Iterator[str]:
@@ -264,6 +288,7 @@ def _add(
     if is_changed:
         report.changed.append(entry.new)
     report.replaced += ported.replaced
+    report.guards += [VersionGuard(entry.old, line, text) for line, text in ported.guards]
     for name, (count, line) in ported.unmapped.items():
         known = unmapped.get(name)
         if known is None:
@@ -345,6 +370,7 @@ def _parsed(own: CommandParser, chosen: argparse.Namespace) -> SimplePorting:
 def _write_report(path: str, report: PortingReport) -> None:
     content = {**vars(report), "output": str(report.output)}
     content["unmapped"] = [vars(each) for each in report.unmapped]
+    content["guards"] = [vars(each) for each in report.guards]
     with open_output(path) as file:
         file.write(json.dumps(content, indent=1).encode())
 

@@ -98,6 +98,42 @@ def test_a_folder(tree: Path) -> None:
     assert "cudaMallocs: 1 x, first k.cu:9" in report.text()
 
 
+def test_version_guards_are_reported_as_changed_in_meaning(tmp_path: Path) -> None:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "a.cu").write_text(
+        "#include <cuda_runtime.h>\n"
+        "#if defined(__CUDACC__) && \\\n    CUDA_VERSION >= 12080\n"
+        "int x = CUDA_VERSION; // not a condition\n"
+        "#elif CUDART_VERSION < 11000 // old\n"
+        "#endif\n"
+        "#ifdef MY_CUDA_VERSION\n#endif\n"
+    )
+    report = SimplePorting(folder).run()
+    assert [(one.file, one.line) for one in report.guards] == [("a.cu", 2), ("a.cu", 5)]
+    assert report.guards[1].text == "#elif CUDART_VERSION < 11000 // old"
+    assert "changed in meaning: 2 conditions on a version" in report.text()
+    text = (tmp_path / "src_musa/a.mu").read_text()
+    assert "MUSA_COMP_VERSION >= 12080" in text and "#elif MUSART_VERSION < 11000" in text
+    assert SimplePorting(folder, drop_default_mapping=True).run(check=True).guards == []
+
+
+def test_libraries_without_rules_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "a.cu").write_text(
+        "#include <nppi.h>\n"
+        "void f() { nppiAdd_8u_C1RSfs(); cuptiActivityEnable(0); cudaFree(0); }\n"
+    )
+    report = SimplePorting(folder).run()
+    assert report.families == {"NPP": 2, "CUPTI": 1}
+    assert "no rule covers NPP (2 names), CUPTI (1 name)" in report.text()
+    mapping = tmp_path / "mapping"
+    mapping.mkdir()
+    (mapping / "a.json").write_text('{"nppi": "mtppi", "cupti": "mupti"}')
+    assert SimplePorting(folder, mapping_dir_path=mapping).run().families == {}
+
+
 def test_a_second_run_changes_nothing(tree: Path) -> None:
     first = SimplePorting(tree).run()
     before = {name: (first.output / name).stat().st_mtime_ns for name in files(first.output)}
