@@ -140,11 +140,12 @@ static PyMethodDef function_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyDoc_STRVAR(function_doc,
-             "TimedFunction(function, name, recorders=None)\n--\n\n"
-             "Calls of the function, timed under `name` into a tuple of TimeRecorders, by\n"
-             "default into those that are enabled where it is called. my_utils.record.timing.timed\n"
-             "makes a Python function round it.");
+PyDoc_STRVAR(
+    function_doc,
+    "TimedFunction(function, name, recorders=None)\n--\n\n"
+    "Calls of the function, timed under `name` into a tuple of TimeRecorders, by\n"
+    "default into those that are enabled where it is called. my_utils.record.timing.timed\n"
+    "makes a Python function round it.");
 
 static PyType_Slot function_slots[] = {
     {Py_tp_doc, (void *)function_doc}, {Py_tp_new, function_new},

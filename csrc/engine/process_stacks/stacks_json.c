@@ -1,4 +1,5 @@
-/* Writes a record of stacks as JSON, in the form that my_utils/analysis/process_stacks/record.py reads. */
+/* Writes a record of stacks as JSON, in the form that my_utils/analysis/process_stacks/record.py
+ * reads. */
 #include "process_stacks/stack_record.h"
 
 #include <fcntl.h>

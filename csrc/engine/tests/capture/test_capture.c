@@ -1,5 +1,5 @@
-/* Capture windows, as C callers see them; tests/profilers/capture/test_capture_controller.py compares random
- * sequences of events with a model. */
+/* Capture windows, as C callers see them; tests/profilers/capture/test_capture_controller.py
+ * compares random sequences of events with a model. */
 #include "capture/capture.h"
 
 #include "tests/check.h"

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 
 #include "tests/fake_lookup.h"
-#include "tests/record/stages/recorder_fixture.h"
+#include "tests/stages/recorder_fixture.h"
 
 static struct mu_cuda_driver driver;
 

@@ -11,7 +11,7 @@
 #include "journal/journal.h"
 #include "journal/journal_reader.h"
 #include "stages/drain.h"
-#include "tests/record/stages/recorder_fixture.h"
+#include "tests/stages/recorder_fixture.h"
 
 static void journal_path(const struct fixture *fixture, char path[128]) {
     snprintf(path, 128, "%s/rank_0.1.2.journal", fixture->directory);

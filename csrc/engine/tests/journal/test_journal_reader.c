@@ -8,7 +8,7 @@
 #include "journal/journal_reader.h"
 #include "tests/check.h"
 #include "tests/journal/journal_builder.h"
-#include "tests/record/stages/recorder_fixture.h"
+#include "tests/stages/recorder_fixture.h"
 
 /* --- helpers -------------------------------------------------------------------------------- */
 

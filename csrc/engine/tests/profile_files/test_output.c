@@ -11,7 +11,7 @@
 
 #include "csv/csv_writer.h"
 #include "profile_files/output.h"
-#include "tests/record/stages/recorder_fixture.h"
+#include "tests/stages/recorder_fixture.h"
 
 static struct fixture fixture;
 

@@ -2,7 +2,7 @@
 #include "stages/corrections.h"
 
 #include "stages/thread_buffer.h"
-#include "tests/record/stages/recorder_fixture.h"
+#include "tests/stages/recorder_fixture.h"
 
 struct corrected {
     struct fixture base;

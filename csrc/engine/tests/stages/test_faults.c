@@ -17,7 +17,7 @@
 
 #include "journal/journal_reader.h"
 #include "profile_files/adopt.h"
-#include "tests/record/stages/recorder_fixture.h"
+#include "tests/stages/recorder_fixture.h"
 
 enum { THREADS_MAX = 8, OPS_A_LAP = 5, LAPS_MAX = 40000, OPS_MAX = LAPS_MAX * OPS_A_LAP };
 

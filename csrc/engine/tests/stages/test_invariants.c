@@ -3,7 +3,7 @@
  * the same work ends well; in builds that do not check only that is tested. */
 #include "stages/drain.h"
 #include "tests/child.h"
-#include "tests/record/stages/recorder_fixture.h"
+#include "tests/stages/recorder_fixture.h"
 
 struct scene {
     struct mu_recorder *recorder;

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 
 #include "journal/journal_reader.h"
-#include "tests/record/stages/recorder_fixture.h"
+#include "tests/stages/recorder_fixture.h"
 
 enum moment {
     BEFORE_THE_NEW_MAGIC,

@@ -14,7 +14,7 @@
 #include "stages/drain_thread.h"
 #include "stages/frame_order.h"
 #include "stages/output_state.h"
-#include "tests/record/stages/recorder_fixture.h"
+#include "tests/stages/recorder_fixture.h"
 
 /* The n-th line that holds `part`, without its time columns; the caller frees it. */
 static char *row_after_machine(const char *csv, const char *part) {
