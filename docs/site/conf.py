@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -99,7 +100,17 @@ def signature_of_init(
     return inspect.stringify_signature(taken, show_return_annotation=False), ""
 
 
+def copy_for_programs(app: Any, error: Exception | None) -> None:
+    """llms.txt at the root of the site, and beside it what it names: pages as Markdown, schemas."""
+    for path in (path for path in DOCS.rglob("*") if path.suffix in {".md", ".json", ".txt"}):
+        place = Path(app.outdir) / path.relative_to(DOCS)
+        if "site" not in path.parts[len(DOCS.parts) :]:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+
+
 def setup(app: Any) -> None:
+    app.connect("build-finished", copy_for_programs)
     app.connect("source-read", read_page)
     app.connect("autodoc-process-docstring", as_rest)
     app.connect("autodoc-process-signature", signature_of_init)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,37 @@ def sources(folder: Path) -> None:
     (folder / "mine" / "train.py").write_text('device = "cuda"\n', encoding="utf-8")
 
 
+def two_runs(folder: Path) -> None:
+    (folder / "logs").mkdir()
+    for seed, name in enumerate(("before", "after")):
+        Run(ranks=2, seed=seed).write(folder / "logs" / name)
+    for side in ("base", "new"):
+        (folder / side).mkdir()
+        for number in range(2):
+            Run(ranks=2, seed=number).write(folder / side / str(number))
+
+
+def for_assistants(folder: Path) -> None:
+    """The run whose verdict the page shows, two runs to compare, and a training."""
+    Run(ranks=2).write(folder / "before")
+    Run(ranks=2, seed=1).write(folder / "after")
+    Run(ranks=4).slower(6, "data", rank=1).write(folder / "logs")  # the newest
+    training(folder)
+
+
+def interrupted(folder: Path) -> None:
+    Run(ranks=2).write(folder / "LOG_DIR")
+
+
+def foreign_traces(folder: Path) -> None:
+    planted_in_train(folder)
+    slices = [{"ph": "X", "name": "step", "pid": 1, "tid": 1, "ts": 1.75e15, "dur": 10.0}]
+    text = json.dumps({"traceEvents": slices})
+    (folder / "torch_trace.json").write_text(text, encoding="utf-8")
+    with gzip.open(folder / "viztracer.json.gz", "wt", encoding="utf-8") as file:
+        file.write(text)
+
+
 def operations(folder: Path) -> None:
     import pandas
 
@@ -124,13 +156,17 @@ FOLDERS: dict[str, Fill] = {
     "docs/command-line.md": home,
     "docs/cookbook.md": training,
     "docs/correctness/find-the-first-difference.md": recordings,
+    "docs/for-assistants.md": for_assistants,
     "docs/memory/where-does-the-memory-go.md": script,
     "docs/port/port-a-cuda-extension.md": sources,
+    "docs/runs/diff.md": two_runs,
     "docs/runs/verdict-by-replay.md": operations,
     "docs/runs/watch-a-running-job.md": planted_in_train,
+    "docs/runs/what-survives-a-crash.md": interrupted,
     "docs/runs/why-does-my-job-hang.md": planted_in_train,
     "docs/time/nsight_compute_guidance.md": kernels,
     "docs/time/profile-a-piece-of-code.md": profiled_tasks,
     "docs/time/profile-a-trainer-run.md": profiled,
     "docs/time/read-ncu-csv.md": kernels,
+    "docs/traces/traces.md": foreign_traces,
 }

@@ -19,12 +19,10 @@ from .folders import FOLDERS, planted
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("pandas", reason="pandas is not installed")
 
-# They train.
-SLOW = {"docs/cookbook.md"}
-
 # How a command ends on these files where it is not with 0, by its first words.
 STATUSES = {
     "my_utils capture": 1,  # the ranks of the run are not running
+    "my_utils diff base/* --with new/* --gate": 4,  # these runs have no memory
     "my_utils diverge": 1,
     "my_utils live logs/train --hung 300 >": 0,  # of the whole line
     "my_utils live logs/train --hung": 1,
@@ -40,9 +38,13 @@ def commands_of(code: str) -> list[str]:
     return [line for line in lines if shlex.split(line, comments=True)]
 
 
+def trains(block: Block) -> bool:
+    return "my_utils run" in block.code
+
+
 def cases() -> list[object]:
     return [
-        pytest.param(block, id=str(block), marks=[pytest.mark.slow] if block.page in SLOW else [])
+        pytest.param(block, id=str(block), marks=[pytest.mark.slow] if trains(block) else [])
         for block in blocks(SHELL)
         if not block.why
     ]
