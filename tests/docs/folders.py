@@ -100,6 +100,11 @@ def for_assistants(folder: Path) -> None:
     training(folder)
 
 
+def a_run_and_a_training(folder: Path) -> None:
+    planted(folder)
+    training(folder)
+
+
 def interrupted(folder: Path) -> None:
     Run(ranks=2).write(folder / "LOG_DIR")
 
@@ -157,6 +162,7 @@ FOLDERS: dict[str, Fill] = {
     "docs/cookbook.md": training,
     "docs/correctness/find-the-first-difference.md": recordings,
     "docs/for-assistants.md": for_assistants,
+    "docs/index.md": a_run_and_a_training,
     "docs/memory/where-does-the-memory-go.md": script,
     "docs/port/port-a-cuda-extension.md": sources,
     "docs/runs/diff.md": two_runs,
