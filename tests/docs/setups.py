@@ -282,6 +282,7 @@ def a_timer() -> Names:
     from my_utils import MyTimer
 
     os.environ["WANDB_MODE"] = "offline"
+    os.environ["OTEL_EXPORTER_OTLP_TIMEOUT"] = "1"  # seconds; nobody is there
     return {"timer": MyTimer(tag="train")}
 
 
