@@ -35,6 +35,8 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 add_module_names = False
 
+highlight_language = "none"  # of blocks that name none: what commands print
+
 html_theme = "furo"
 html_title = f"my_utils {release}"
 html_copy_source = False
