@@ -96,14 +96,14 @@ test: build $(VENV)/stamp-tests
 	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt -m 'not thorough and not slow' $(PYTEST)
 
 # The others, most of which start processes that train; the gate runs both.
-test-slow: build $(VENV)/stamp-tests
+test-slow: build $(VENV)/stamp-tests $(VENV)/stamp-site
 	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt -m 'slow and not thorough' $(PYTEST)
 
 # Each case by itself, for none waits and most measure their own process.
 leaks: build $(VENV)/stamp-tests
 	@$(RUN) -m pytest tests/leaks --numprocesses=$(JOBS) --dist=load $(PYTEST)
 
-thorough: build $(VENV)/stamp-tests $(VENV)/stamp-lint
+thorough: build $(VENV)/stamp-tests $(VENV)/stamp-site $(VENV)/stamp-lint
 	@VENV=$(VENV) JOBS=$(JOBS) .ci/thorough
 
 bench: build $(VENV)/stamp-bench

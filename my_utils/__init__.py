@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     )
     from .profilers.torch_profiler.profiler_wrapper import ProfilerWrapper as ProfilerWrapper
     from .profilers.torch_profiler.trainer_callback import ProfCallback as ProfCallback
+    from .record.exporters.otlp import OtlpExporter as OtlpExporter
     from .record.exporters.targets import (
         PrometheusExporter as PrometheusExporter,
         TensorBoardExporter as TensorBoardExporter,
@@ -159,6 +160,7 @@ __getattr__, __dir__ = lazy_names(
         "profilers.torch_profiler.dit_profiler": ("FlexibleProfiler", "create_profiler_context"),
         "profilers.torch_profiler.profiler_wrapper": ("ProfilerWrapper",),
         "profilers.torch_profiler.trainer_callback": ("ProfCallback",),
+        "record.exporters.otlp": ("OtlpExporter",),
         "record.exporters.targets": ("PrometheusExporter", "TensorBoardExporter", "WandbExporter"),
         "record.log.handlers": ("FlushingFileHandler",),
         "record.log.logger": ("GlobalLogger", "SingletonMeta", "get_global_logger"),

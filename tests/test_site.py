@@ -40,6 +40,41 @@ CASES = [
 ]
 
 
+UNDER_HEADINGS = """What it does.
+
+x: text
+**more: text
+
+y: no parameter
+
+Returns the sum. ValueError if it is none.
+
+ImportError without numpy."""
+
+WITH_HEADINGS = """What it does.
+
+:Parameters:
+    ``x``
+        text
+    ``**more``
+        text
+
+``y``
+    no parameter
+
+:Returns:
+    Returns the sum. ValueError if it is none.
+
+:Raises:
+    ImportError without numpy."""
+
+
+def test_parameters_and_what_is_raised_are_under_headings() -> None:
+    convert = runpy.run_path(str(DOCS / "site" / "docstrings.py"))["to_rest"]
+    rest = convert(UNDER_HEADINGS.splitlines(), ["x", "more"])
+    assert "\n".join(rest).strip() == WITH_HEADINGS
+
+
 @pytest.mark.parametrize(("docstring", "rest"), CASES)
 def test_a_docstring_as_rest(to_rest: Callable[[str], str], docstring: str, rest: str) -> None:
     assert to_rest(docstring) == rest
@@ -59,6 +94,13 @@ def test_every_page_is_in_the_index() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} - {"index.md"}
     assert {page for page in pages if f"]({page}" not in index} == set()
+
+
+def test_the_page_of_a_wrong_address_knows_the_folders() -> None:
+    text = (DOCS / "site" / "404.html").read_text(encoding="utf-8")
+    (known,) = re.findall(r"\\/\(([\w|]+)\)\\/", text)
+    folders = {path.name for path in DOCS.iterdir() if path.is_dir()}
+    assert set(known.split("|")) == folders - {"images", "site"}
 
 
 def test_the_folders_are_the_groups_of_the_menu() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -29,14 +30,17 @@ suppress_warnings = ["misc.highlighting_failure"]
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True}
+autodoc_default_options = {"members": True, "inherited-members": True}
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 add_module_names = False
 
+highlight_language = "none"  # of blocks that name none: what commands print
+
 html_theme = "furo"
 html_title = f"my_utils {release}"
 html_copy_source = False
+html_extra_path = ["404.html"]
 html_show_sphinx = False
 
 # The folders of docs/, in the order of the menu; a page follows where index.md names it first.
@@ -51,6 +55,12 @@ GROUPS = {
     "port": "Porting",
     "api": "API reference",
 }
+
+# Methods of types in C that only their subclasses in Python call.
+CALLED_BY_PYTHON = {
+    "after", "arm_spec", "before", "count_passes", "disarm_window", "forget_all", "leave_module",
+    "pending", "reported", "restore", "state", "unwatch",
+}  # fmt: skip
 
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(?:#[^)\s]*)?\)")
 
@@ -86,7 +96,30 @@ def read_page(app: Any, docname: str, source: list[str]) -> None:
 
 
 def as_rest(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = docstrings.to_rest(lines)
+    lines[:] = docstrings.to_rest(lines, parameters_of(obj))
+
+
+def parameters_of(obj: Any) -> list[str]:
+    try:
+        return list(inspect.signature(obj).parameters)
+    except (TypeError, ValueError):  # it takes none, or does not say
+        return []
+
+
+def with_inherited_methods(
+    app: Any, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+    """Of a class all methods of this project's, also of bases that are private; and those of
+    mappings."""
+    if what != "class" or name.startswith("_"):
+        return None
+    if hasattr(obj, "__objclass__") and name in CALLED_BY_PYTHON:
+        return True
+    written_in = getattr(obj, "__objclass__", None) or getattr(obj, "fget", None) or obj
+    module = getattr(written_in, "__module__", None)
+    if module is None:
+        return None
+    return True if module.partition(".")[0] not in ("my_utils", "collections") else None
 
 
 def signature_of_init(
@@ -99,7 +132,18 @@ def signature_of_init(
     return inspect.stringify_signature(taken, show_return_annotation=False), ""
 
 
+def copy_for_programs(app: Any, error: Exception | None) -> None:
+    """llms.txt at the root of the site, and beside it what it names: pages as Markdown, schemas."""
+    for path in (path for path in DOCS.rglob("*") if path.suffix in {".md", ".json", ".txt"}):
+        place = Path(app.outdir) / path.relative_to(DOCS)
+        if "site" not in path.parts[len(DOCS.parts) :]:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+
+
 def setup(app: Any) -> None:
+    app.connect("build-finished", copy_for_programs)
     app.connect("source-read", read_page)
     app.connect("autodoc-process-docstring", as_rest)
+    app.connect("autodoc-skip-member", with_inherited_methods)
     app.connect("autodoc-process-signature", signature_of_init)

@@ -2,34 +2,44 @@
 
 They are written for `help()`: paragraphs, `name: text` of the parameters with the text indented,
 lists with a dash, examples, and blocks that are indented as a whole, which stay as they are. What
-would be markup anywhere else is escaped, so that no docstring can break the site.
+would be markup anywhere else is escaped, so that no docstring can break the site. Parameters, what
+is returned and what is raised come under headings, where a paragraph is about nothing else.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from itertools import groupby
 
 __all__ = ["to_rest"]
 
 # `name: text`, `first, second: text`, `**kwargs: text`.
 PARAMETER = re.compile(r"(\*{0,2}[a-z_]\w*(?:, \*{0,2}[a-z_]\w*)*): (.*)")
+# Paragraphs that begin so are about nothing else.
+HEADINGS = {
+    "Returns": re.compile(r"Returns\b"),
+    "Raises": re.compile(r"(Raises\b|[A-Z]\w*(Error|Timeout)\b)"),
+}
 ITEM = re.compile(r"(-) (.*)")
 CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
 MARKUP = re.compile(r"([\\*|`]|_(?=\W|$))")
 
 
-def to_rest(lines: list[str]) -> list[str]:
-    """The lines of one docstring, without common indentation, as lines of reStructuredText."""
+def to_rest(lines: list[str], parameters: Collection[str] = ()) -> list[str]:
+    """The lines of one docstring, without common indentation, as lines of reStructuredText.
+
+    parameters: those of what it documents, without asterisks.
+    """
     paragraphs = [list(group) for filled, group in groupby(lines, key=is_filled) if filled]
-    return [line for each in paragraphs for line in [*paragraph(each), ""]]
+    return [line for each in paragraphs for line in [*paragraph(each, parameters), ""]]
 
 
 def is_filled(line: str) -> bool:
     return bool(line.strip())
 
 
-def paragraph(lines: list[str]) -> list[str]:
+def paragraph(lines: list[str], parameters: Collection[str]) -> list[str]:
     first = lines[0]
     if first.startswith(">>>"):
         return lines
@@ -38,9 +48,20 @@ def paragraph(lines: list[str]) -> list[str]:
     if ITEM.match(first):
         return ["- " + " ".join(text(body)) for _, body in entries(lines, ITEM)]
     if PARAMETER.match(first):
-        pairs = [(f"``{name}``", text(body)) for name, body in entries(lines, PARAMETER)]
-        return [line for name, body in pairs for line in (name, "    " + " ".join(body))]
+        found = entries(lines, PARAMETER)
+        pairs = [(f"``{name}``", text(body)) for name, body in found]
+        made = [line for name, body in pairs for line in (name, "    " + " ".join(body))]
+        names = {one.strip("* ") for name, _ in found for one in name.split(",")}
+        return under("Parameters", made) if names <= set(parameters) else made
+    for heading, beginning in HEADINGS.items():
+        if beginning.match(first):
+            return under(heading, text(lines))
     return text(lines)
+
+
+def under(heading: str, lines: list[str]) -> list[str]:
+    """A field; Sphinx shows those of a docstring as one list."""
+    return [f":{heading}:", *(f"    {line}" for line in lines)]
 
 
 def entries(lines: list[str], beginning: re.Pattern[str]) -> list[tuple[str, list[str]]]:

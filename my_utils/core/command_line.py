@@ -77,15 +77,30 @@ def parser(
         allow_abbrev=allow_abbrev,
     )
     chosen.examples = tuple(examples)
+    chosen.statuses = _by_number(listed)
     chosen.add_argument("--no-color", action="store_true", help="no colours, like NO_COLOR")
     chosen.add_argument("--version", action=_Version, help="print the version and exit")
     return chosen
 
 
+def _by_number(lines: Iterable[str]) -> dict[int, str]:
+    """A line that begins with no number goes on with the one before."""
+    found: dict[int, str] = {}
+    for line in lines:
+        number, _, text = line.strip().partition(" ")
+        if number.isdigit():
+            found[int(number)] = text.strip()
+        elif found:
+            found[list(found)[-1]] += f" {line.strip()}"
+    return found
+
+
 class CommandParser(argparse.ArgumentParser):
-    """Reports an error in one line, with the closest known word."""
+    """Reports an error in one line, with the closest known word. statuses: what the exit statuses
+    mean."""
 
     examples: tuple[str, ...] = ()
+    statuses: dict[int, str] = {}  # noqa: RUF012 - each parser has its own
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         chosen, rest = self.parse_known_args(args, namespace)

@@ -17,6 +17,7 @@ PACKAGES = {
     "google": "protobuf",
     "grpc": "etcd-sdk-python",
     "megatron": "megatron-core",
+    "opentelemetry": "opentelemetry-exporter-otlp-proto-http",
     "pyetcd": "etcd-sdk-python",
     "pynvml": "nvidia-ml-py",
     "yaml": "pyyaml",

@@ -10,7 +10,7 @@ True
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from .ranks import distributed
 
@@ -34,6 +34,17 @@ def default_store(prefix: str = "") -> Store | None:
         return None
     store: Store = module.distributed_c10d._get_default_store()
     return module.PrefixStore(prefix, store) if prefix else store
+
+
+def own_connection(store: Store) -> Store:
+    """Another connection to what a store keeps, without prefixes: a server that hangs holds up
+    nobody else."""
+    from torch._C._distributed_c10d import PrefixStore
+
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    copy = getattr(store, "clone", None)
+    return store if copy is None else cast("Store", copy())
 
 
 def wait_for_keys(store: Store, keys: list[str], deadline: float, askers: int = 1) -> bool:

@@ -123,6 +123,7 @@ class BuildExtension(cpp_extension.BuildExtension):
         return short_repr(self)
 
     def build_extensions(self) -> None:
+        """Builds all extensions of the setup, those with MUSA sources with `mcc` too."""
         forced = {}
         for extension in self.extensions:
             forced[extension.name] = self._prepare(extension)
@@ -144,6 +145,7 @@ class BuildExtension(cpp_extension.BuildExtension):
         return is_forced
 
     def build_extension(self, ext: setuptools.Extension) -> None:
+        """Builds one; an extension without MUSA sources as setuptools does."""
         if not getattr(ext, "uses_musa", False):
             super().build_extension(ext)
             return

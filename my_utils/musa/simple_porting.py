@@ -84,6 +84,7 @@ class PortingReport:
 
     @property
     def would_change(self) -> bool:
+        """Whether files would be written or removed."""
         return bool(self.changed or self.removed)
 
     def text(self) -> str:

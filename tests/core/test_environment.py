@@ -111,7 +111,9 @@ def read_by_the_build() -> set[str]:
         for name in re.findall(r"^([A-Z_]+) \?=", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     for path in filter(Path.is_file, (ROOT / ".ci").iterdir()):
-        found |= set(re.findall(r"\$\{([A-Z_]+):-", path.read_text(encoding="utf-8")))
+        read = r'''\$\{([A-Z_]+):-|environ(?:\.get\(|\[)"([A-Z_]+)"'''
+        for names in re.findall(read, path.read_text(encoding="utf-8")):
+            found |= set(filter(None, names))
     for path in [ROOT / "setup.py", *(ROOT / "csrc").glob("*.py"), *(ROOT / "tools").rglob("*.py")]:
         found |= set(of_python(path))
     return found - OTHERS

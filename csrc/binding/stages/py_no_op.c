@@ -110,13 +110,16 @@ static PyObject *timer_time_stage(PyObject *self, PyObject *const *Py_UNUSED(arg
 #define FAST(function) ((PyCFunction)(void (*)(void))(function)), METH_FASTCALL | METH_KEYWORDS
 
 static PyMethodDef timer_methods[] = {
-    {"start", FAST(nothing), "start($self, stage_name, color='blue', domain_name=None)\n--\n\n"},
-    {"stop", FAST(nothing), "stop($self, stage_name)\n--\n\n"},
+    {"start", FAST(nothing),
+     "start($self, stage_name, color='blue', domain_name=None)\n--\n\nDoes nothing."},
+    {"stop", FAST(nothing), "stop($self, stage_name)\n--\n\nDoes nothing."},
     {"time_stage", FAST(timer_time_stage),
-     "time_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"},
-    {"set_step", FAST(nothing), "set_step($self, iteration)\n--\n\n"},
-    {"step", FAST(nothing), "step($self, wait=True)\n--\n\n"},
-    {"synchronize_and_log", FAST(nothing), "synchronize_and_log($self, wait=True)\n--\n\n"},
+     "time_stage($self, stage_name, color='blue', domain_name=None)\n--\n\nA stage that does "
+     "nothing, as context manager and decorator."},
+    {"set_step", FAST(nothing), "set_step($self, iteration)\n--\n\nDoes nothing."},
+    {"step", FAST(nothing), "step($self, wait=True)\n--\n\nDoes nothing."},
+    {"synchronize_and_log", FAST(nothing),
+     "synchronize_and_log($self, wait=True)\n--\n\nDoes nothing."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -129,11 +132,12 @@ static PyObject *timer_init_subclass(PyObject *type, PyObject *Py_UNUSED(ignored
 
 /* Methods that are not hot. Subclasses inherit them as they are. */
 static PyMethodDef inherited_methods[] = {
-    {"aggregates", empty_list, METH_NOARGS, "aggregates($self)\n--\n\n"},
-    {"cuda_aggregates", empty_list, METH_NOARGS, "cuda_aggregates($self)\n--\n\n"},
-    {"totals", empty_list, METH_NOARGS, "totals($self)\n--\n\n"},
+    {"aggregates", empty_list, METH_NOARGS, "aggregates($self)\n--\n\nAn empty list."},
+    {"cuda_aggregates", empty_list, METH_NOARGS, "cuda_aggregates($self)\n--\n\nAn empty list."},
+    {"totals", empty_list, METH_NOARGS, "totals($self)\n--\n\nAn empty list."},
     {"register_stage", FAST(nothing),
-     "register_stage($self, stage_name, color='blue', domain_name=None, category=None)\n--\n\n"},
+     "register_stage($self, stage_name, color='blue', domain_name=None, category=None)\n--\n\nDoes "
+     "nothing."},
     {"__init_subclass__", timer_init_subclass, METH_NOARGS | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };

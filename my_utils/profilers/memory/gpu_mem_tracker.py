@@ -237,6 +237,7 @@ class GPU_Performance_Tracker:
 
     @property
     def is_monitoring(self) -> bool:
+        """Whether it takes samples now."""
         return self._run is not None
 
     @property

@@ -43,7 +43,9 @@ class SweptFunction(Protocol):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
-    def sweep(self, *args: Any, **kwargs: Any) -> SweepResult: ...
+    def sweep(self, *args: Any, **kwargs: Any) -> SweepResult:
+        """Measures the function at all points, also where pytest runs it at one."""
+        ...
 
 
 @renamed_parameters(shape_list="shapes", batch_size_range="batch_sizes")

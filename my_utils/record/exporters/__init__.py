@@ -6,11 +6,15 @@ from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .otlp import OtlpExporter
     from .targets import PrometheusExporter, TensorBoardExporter, WandbExporter
 
-__all__ = ["PrometheusExporter", "TensorBoardExporter", "WandbExporter"]
+__all__ = ["OtlpExporter", "PrometheusExporter", "TensorBoardExporter", "WandbExporter"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {"record.exporters.targets": ("PrometheusExporter", "TensorBoardExporter", "WandbExporter")},
+    {
+        "record.exporters.otlp": ("OtlpExporter",),
+        "record.exporters.targets": ("PrometheusExporter", "TensorBoardExporter", "WandbExporter"),
+    },
 )

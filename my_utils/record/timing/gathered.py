@@ -55,12 +55,15 @@ class TimeData:
         return cls
 
     def sum(self) -> float:
+        """Of all times of all ranks, exact."""
         return _seconds(sum(self._table.rows["sum_ns"].tolist()))
 
     def count(self) -> int:
+        """How many times there are."""
         return int(self._table.rows["count"].sum())
 
     def mean(self) -> float:
+        """Of all times, whichever rank they are from."""
         return self.sum() / self.count()
 
     def std(self) -> float:
@@ -76,12 +79,15 @@ class TimeData:
         return float((rows["squares"] + rows["count"] * apart * apart).sum())
 
     def min(self) -> float:
+        """The shortest time."""
         return _seconds(int(self._table.rows["min_ns"].min()))
 
     def max(self) -> float:
+        """The longest time."""
         return _seconds(int(self._table.rows["max_ns"].max()))
 
     def rank_count(self) -> int:
+        """How many ranks have a time of this name."""
         return len(self._table.ranks)
 
     @property

@@ -165,10 +165,12 @@ class CallCheck:
 
     @property
     def name(self) -> str:
+        """That of the module in A, as `named_modules` has it."""
         return self.pair.first.name
 
     @property
     def event(self) -> TraceEvent:
+        """The call as A recorded it."""
         return self.pair.first.event
 
     @property
@@ -178,14 +180,17 @@ class CallCheck:
 
     @property
     def input_verdict(self) -> Verdict | None:
+        """The worst of its inputs."""
         return worst(check.verdict for check in self.inputs)
 
     @property
     def output_verdict(self) -> Verdict | None:
+        """The worst of its outputs."""
         return worst(check.verdict for check in self.outputs)
 
     @property
     def weight_verdict(self) -> Verdict | None:
+        """The worst of its weights and buffers."""
         return worst(check.verdict for check in self.weights)
 
     @property
@@ -262,11 +267,13 @@ class Report:
 
     @property
     def first(self) -> RankReport | None:
+        """Of the ranks that differ, the one that did so first; None if none does."""
         parted = [rank for rank in self.ranks if rank.difference is not None]
         return min(parted, key=_place_of_difference, default=None)
 
     @property
     def exit_code(self) -> int:
+        """That of `my_utils diverge`: 0 the same, 1 different, 2 not comparable."""
         return _EXIT[self.status]
 
     def __repr__(self) -> str:

@@ -93,6 +93,7 @@ class DumpTensorIO:
 
     @property
     def enabled(self) -> bool:
+        """Whether there is a folder to write to."""
         return self.root_dir is not None
 
     def path(self, dump_id: object, tag: object, rank: int | None = None) -> str:

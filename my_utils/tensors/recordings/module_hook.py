@@ -210,6 +210,7 @@ class ForwardTraceRecorder:
 
     @property
     def installed(self) -> bool:
+        """Whether its hooks are on the model."""
         return self._plans is not None
 
     @property

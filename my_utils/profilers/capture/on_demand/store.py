@@ -16,12 +16,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ....core.extras import needs_torch
 from ....core.process_end import join_within
 from ....core.ranks import distributed, world_size as own_world_size
-from ....core.store import default_store
+from ....core.store import default_store, own_connection
 from ....record.stages.open_stages import where_now
 from .control_file import Request, RequestError
 from .steps import Seen, step_beyond
@@ -61,7 +61,7 @@ def open_store(store: Store | str) -> Store:
     TypeError or ValueError for what is none of these, ConnectionError when nobody is there.
     """
     with needs_torch("a store of torch"):
-        from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+        from torch._C._distributed_c10d import Store, TCPStore
 
     if isinstance(store, str) and store != "default":
         host, colon, port = store.rpartition(":")
@@ -81,10 +81,7 @@ def open_store(store: Store | str) -> Store:
         store = found
     if not isinstance(store, Store):
         raise TypeError(f"store must be a torch store or HOST:PORT, not {store!r:.100}")
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    copy = getattr(store, "clone", None)
-    return store if copy is None else cast("Store", copy())
+    return own_connection(store)
 
 
 def _key(kind: str, id: str, rank: int) -> str:

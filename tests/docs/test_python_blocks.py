@@ -1,0 +1,57 @@
+"""Every Python block of README.md and of docs/ runs, or the page says why not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..conftest import ROOT
+from .blocks import PYTHON, blocks
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+# They import much, compile, or start processes.
+SLOW = {
+    "docs/capture/capture-a-running-job.md",
+    "docs/cookbook.md",
+    "docs/correctness/torch-operators.md",
+    "docs/runs/what-run-records.md",
+    "docs/time/profile-a-trainer-run.md",
+    "docs/time/time-functions-across-ranks.md",
+    "docs/time/torch-compile.md",
+}
+
+
+@pytest.fixture(scope="module")
+def run_page() -> Iterator[Callable[[str, Path], int]]:
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "tests.docs.page_runner"],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert runner.stdin is not None and runner.stdout is not None
+    stdin, stdout = runner.stdin, runner.stdout
+
+    def run(page: str, folder: Path) -> int:
+        print(json.dumps([page, str(folder)]), file=stdin, flush=True)
+        return int(stdout.readline())
+
+    yield run
+    stdin.close()
+    stdout.close()
+    assert runner.wait() == 0
+
+
+def pages() -> list[object]:
+    found = dict.fromkeys(block.page for block in blocks(PYTHON) if not block.why)
+    return [pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else []) for page in found]
+
+
+@pytest.mark.parametrize("page", pages())
+def test_the_blocks_run(page: str, run_page: Callable[[str, Path], int], tmp_path: Path) -> None:
+    status = run_page(page, tmp_path)
+    assert status == 0, (tmp_path / "output.txt").read_text(encoding="utf-8")
