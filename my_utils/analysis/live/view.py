@@ -12,8 +12,9 @@ from ...core.tables import table_lines
 from .collectives import Collectives
 from .hang import Hang
 from .poll import Snapshot
-from .suspects import Suspect, Waiting, describe_seconds, stack_text, where
+from .waits.standing import Suspect, Waiting
 from .waits.text import cause_lines, unknown_line, waiting_line
+from .words import describe_seconds, stack_text, where
 
 GROUP_ABOVE = 16
 LINES_OF_SUSPECTS = 10
