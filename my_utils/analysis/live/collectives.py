@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ...core.reader_process import Reader, ReaderEnded
+from ...core.run_files.files import FLIGHTS_FOLDER
 from ...core.run_files.state import Problem, Rank
 from .flight_files import Call, Dump, is_pickle, list_dumps, read_dump
 from .result import CallData, CauseData, FlightRecorderData, LastCallData, ProblemData
@@ -82,6 +84,12 @@ def find_collectives(
         still=still,
         problems=problems,
     )
+
+
+def dumps_in(log_dirs: Sequence[str]) -> str | None:
+    """Where the run has written dumps of torch's flight recorder itself."""
+    places = (os.path.join(folder, FLIGHTS_FOLDER) for folder in log_dirs)
+    return next(filter(os.path.isdir, places), None)
 
 
 _Read = Dump | Problem | None

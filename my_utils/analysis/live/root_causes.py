@@ -8,6 +8,7 @@ that dumps say nothing of. Processes that have ended decide what is open in both
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,11 +60,11 @@ def find_root_causes(
         for rank in collectives.waiting:
             suspects.pop(rank, None)
     by_dumps = list(collectives.causes) if collectives is not None else []
-    for cause in by_dumps if collectives is not None else ():
+    found = [_of_dumps(cause, suspects, notes) for cause in by_dumps]
+    for cause in by_dumps:
         for rank in cause.ranks if cause.decided else ():
             _add_cause(suspects, rank, cause, standing)
-    found = [_of_dumps(cause, suspects, notes) for cause in by_dumps]
-    named = {rank for cause in found for rank in cause.ranks if cause.decided}
+    named = {rank for one in found for rank in one.ranks if one.decided}
     found += _of_stages([one for n, one in suspects.items() if n not in named], standing, notes)
     found += [_ring(ranks) for ranks in standing.rings if not (found or suspects)]
     found.sort(key=lambda cause: not cause.decided)
@@ -83,13 +84,9 @@ def _add_cause(suspects: dict[int, Suspect], number: int, cause: Cause, standing
     if rank is None:
         return
     known = suspects.get(number, Suspect(rank, (), ()))
-    kinds = (cause.kind, *(kind for kind in known.kinds if kind != cause.kind))
-    reasons = (sentence(cause), *known.reasons)
-    if cause.kind in known.kinds:
-        reasons = (f"{known.reasons[known.kinds.index(cause.kind)]}; {sentence(cause)}", *(
-            text for kind, text in zip(known.kinds, known.reasons, strict=True)
-            if kind != cause.kind
-        ))  # fmt: skip
+    kinds, reasons = (cause.kind, *known.kinds), (sentence(cause), *known.reasons)
+    if cause.kind in known.kinds:  # that it is dead, by both
+        kinds, reasons = known.kinds, (f"{known.reasons[0]}; {reasons[0]}", *known.reasons[1:])
     suspects[number] = Suspect(rank, kinds, reasons)
 
 
@@ -106,7 +103,6 @@ def _of_dumps(cause: Cause, suspects: Mapping[int, Suspect], notes: Mapping[int,
         for number in cause.ranks
         if number in suspects
         for reason in suspects[number].reasons
-        if not reason.endswith(sentence(cause))
     ]
     noted = [f"rank {number}: {notes[number]}" for number in cause.ranks if number in notes]
     return RootCause(
@@ -157,10 +153,13 @@ def _ring(ranks: Sequence[Rank]) -> RootCause:
 
 
 def gone_ranks(ranks: Sequence[Rank]) -> set[int]:
-    """The ranks whose processes ended while others went on, or went on waiting."""
+    """The ranks whose processes have ended while others live; where none does, those that ended
+    before the others."""
     main = [rank for rank in ranks if rank.worker == 0]
-    newest_s = max((last_sign_s(rank) for rank in main), default=0.0)
-    return {rank.rank for rank in main if not rank.alive and last_sign_s(rank) < newest_s - HUNG_S}
+    until_s = max((last_sign_s(rank) for rank in main), default=0.0) - HUNG_S
+    if any(rank.alive for rank in main):
+        until_s = math.inf
+    return {rank.rank for rank in main if not rank.alive and last_sign_s(rank) < until_s}
 
 
 def last_sign_s(rank: Rank) -> float:
