@@ -18,6 +18,7 @@ from .collectives import (
     problem_as_data,
 )
 from .hang import Hang, find_hang
+from .ras import DEAD, ask_ras
 from .recorded import Recorded
 from .result import HangData, RankData, SnapshotData, SuspectData, ThreadData, WaitingData
 from .root_causes import RootCause, RootCauses, at_their_end, find_root_causes, gone_ranks
@@ -70,12 +71,16 @@ def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snaps
     missing = [n for n in missing_ranks(found.ranks) if chosen is None or n in chosen]
     after_s = request.stuck_after_s if hung_after_s is None else hung_after_s
     standing = Standing(found.ranks, after_s, usual)
+    notes: dict[int, str] = {}
+    if hung_after_s is not None and standing.stuck_here:
+        notes = ask_ras(found.ranks)
     collectives = None
     if request.flight_recorder is not None:
+        gone = gone_ranks(found.ranks) | {rank for rank, note in notes.items() if note == DEAD}
         collectives = find_collectives(
-            request.flight_recorder, found.ranks, request.processes, gone_ranks(found.ranks)
+            request.flight_recorder, found.ranks, request.processes, gone
         )
-    named = find_root_causes(standing, collectives, after_s, {})
+    named = find_root_causes(standing, collectives, after_s, notes)
     if hung_after_s is not None and found.ranks and not any(one.alive for one in found.ranks):
         named = _of_their_end(found.ranks, after_s, usual, named)
     hang = None

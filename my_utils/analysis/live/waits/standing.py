@@ -97,6 +97,11 @@ class Standing:
 
     # --- places ---
 
+    @property
+    def stuck_here(self) -> bool:
+        """Whether a rank on this machine stands still."""
+        return any(rank.source == "journal" for rank in self._stuck(self._alive))
+
     def _stuck(self, ranks: Iterable[Rank]) -> list[Rank]:
         return [rank for rank in ranks if (rank.still_s or 0.0) >= self._after_s]
 
