@@ -128,7 +128,7 @@ def _of_stages(
     found = []
     for own in alike.values():
         labels = [one.rank.label for one in own]
-        places = [place for label in labels for place in standing.directly(label)]
+        places = {id(one): one for label in labels for one in standing.directly(label)}.values()
         direct = {rank.rank: rank.still_s or 0.0 for place in places for rank in place.ranks}
         numbers = sorted(one.rank.rank for one in own)
         note = notes.get(numbers[0], "")

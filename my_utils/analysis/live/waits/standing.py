@@ -48,13 +48,14 @@ class Waiting:
         return f"waits for rank {self.suspect.name} in {self.stage}"
 
 
-@dataclass
+@dataclass(eq=False)
 class Place:
-    """Ranks that are in the same stages of the same step. holders: whom they wait for there, and
-    whether that rank is behind."""
+    """Ranks that are in the same stages of the same step. stuck: how many of them stand still.
+    holders: whom they wait for there, and whether that rank is behind."""
 
     ranks: list[Rank]
     meeting: Meeting | None
+    stuck: int = 0
     holders: dict[str, bool] = field(default_factory=dict)
 
     @property
@@ -80,10 +81,14 @@ class Standing:
         self._alive = [rank for rank in self.ranks if rank.alive]
         self._meetings = {one.label: meeting_of(one, self._usual) for one in self._alive}
         self._places = self._find_places()
-        waiting = [one for one in self._places if one.meeting and self._stuck(one.ranks)]
+        waiting = [one for one in self._places if one.meeting and one.stuck]
         working = [one for one in self._alive if self._meetings[one.label] is None]
         self._is_told = bool(waiting) and bool(working)  # who waits, by where ranks are
         self._find_holders(has_meetings=bool(waiting))
+        self._waiting_at: dict[str, list[Place]] = {}  # by the label of who holds them up
+        for place in self._places:
+            for label in place.holders:
+                self._waiting_at.setdefault(label, []).append(place)
         self._place_of = {rank.label: one for one in self._places for rank in one.ranks}
         roots, self.rings = self._find_roots()
         self._reasons: _Reasons = {rank.label: [] for rank in self.ranks}
@@ -116,36 +121,36 @@ class Standing:
                 places.setdefault(key, Place([], meeting)).ranks.append(rank)
         for place in places.values():
             place.ranks.sort(key=lambda rank: -(rank.still_s or 0.0))
+            place.stuck = len(self._stuck(place.ranks))
         return sorted(places.values(), key=lambda one: -len(one.ranks))
 
     def _find_holders(self, has_meetings: bool) -> None:
         compared = self._places[:PLACES_COMPARED]
-        for place in self._places:
+        in_places = {rank.label for one in self._places for rank in one.ranks}
+        groups = [[rank] for rank in self.ranks if rank.label not in in_places]
+        groups += [one.ranks for one in compared]
+        for number, place in enumerate(self._places):
+            is_compared = number < PLACES_COMPARED
             if place.meeting is not None:
-                self._find_absent(place, compared)
-            elif not has_meetings and place in compared:
+                self._find_absent(place, groups if is_compared else ())
+            elif is_compared and not has_meetings:
                 for other in compared:
                     if other is not place and is_behind(other.first, place.first):
                         place.holders.update((rank.label, True) for rank in other.ranks)
 
-    def _find_absent(self, place: Place, compared: Sequence[Place]) -> None:
-        """Of a place in a meeting, the members of its group that have not come to it."""
+    def _find_absent(self, place: Place, groups: Iterable[Sequence[Rank]]) -> None:
+        """Of a place in a meeting, the members of its group that have not come to it. groups: of
+        ranks that are in one place each, for a group whose members are not known."""
         meeting = place.meeting
         assert meeting is not None
         if meeting.members is not None:
-            members = [self._by_number[n] for n in meeting.members if n in self._by_number]
-            others = ((rank, [rank]) for rank in members)
-        elif place in compared:
-            in_places = {rank.label for one in self._places for rank in one.ranks}
-            alone = ([rank] for rank in self.ranks if rank.label not in in_places)
-            others = ((ranks[0], ranks) for ranks in [*alone, *(one.ranks for one in compared)])
-        else:
-            return
+            known = self._by_number
+            groups = ([known[number]] for number in meeting.members if number in known)
         own = {rank.label for rank in place.ranks}
-        for first, ranks in others:
-            if first.label in own:
+        for ranks in groups:
+            if ranks[0].label in own:
                 continue
-            behind = self._holds_up(place, meeting, first)
+            behind = self._holds_up(place, meeting, ranks[0])
             if behind is not None:
                 place.holders.update((rank.label, behind) for rank in ranks)
 
@@ -195,34 +200,38 @@ class Standing:
 
     def directly(self, label: str) -> list[Place]:
         """Where ranks wait for that one."""
-        return [one for one in self._places if label in one.holders]
+        return self._waiting_at.get(label, [])
 
     def waiting_for(self, labels: Collection[str]) -> list[Rank]:
         """Who waits for one of these, directly or through others."""
-        found: dict[str, Rank] = {}
-        seen, queue = set(labels), list(labels)
-        by_holder: dict[str, list[Place]] = {}
-        for place in self._places:
-            for label in place.holders:
-                by_holder.setdefault(label, []).append(place)
+        found = self._reach(labels, set(labels), set())
+        return sorted(found, key=lambda rank: rank.rank)
+
+    def _reach(self, labels: Iterable[str], seen: set[str], passed: set[int]) -> list[Rank]:
+        """Who waits for one of these and is not in `seen`, to which they are added. passed: numbers
+        of places that were seen, too."""
+        found: list[Rank] = []
+        queue = [*labels]
         while queue:
-            for place in by_holder.get(queue.pop(), ()):
-                for rank in place.ranks:
-                    if rank.label not in seen:
-                        seen.add(rank.label)
-                        found[rank.label] = rank
-                        queue.append(rank.label)
-        return sorted(found.values(), key=lambda rank: rank.rank)
+            for place in self.directly(queue.pop()):
+                if id(place) in passed:
+                    continue
+                passed.add(id(place))
+                new = [rank for rank in place.ranks if rank.label not in seen]
+                seen.update(rank.label for rank in new)
+                found += new
+                queue.extend(rank.label for rank in new)
+        return found
 
     def find_waiting(self, suspects: Sequence[Suspect]) -> list[Waiting]:
         """The ranks that wait for the suspects, each for the first one that it waits for. Where
         groups are not known, who stands still waits for the first of all."""
         held = {one.rank.label for one in suspects}
         found: dict[str, Waiting] = {}
+        seen, passed = set(held), set[int]()
         for suspect in suspects:
-            for rank in self.waiting_for([suspect.rank.label]):
-                if rank.label not in held and rank.label not in found:
-                    found[rank.label] = Waiting(rank, suspect.rank, where(rank))
+            for rank in self._reach([suspect.rank.label], seen, passed):
+                found[rank.label] = Waiting(rank, suspect.rank, where(rank))
         for rank in self._alive if suspects else ():
             meeting = self._meetings[rank.label]
             may_wait = bool(self._stuck([rank])) if meeting is None else meeting.members is None
@@ -254,7 +263,7 @@ class Standing:
         ended = [rank for rank in self.ranks if rank.state == "closed"]
         stuck = self._stuck(self._alive)
         for rank in ended:
-            awaited = sum(len(self._stuck(one.ranks)) for one in self.directly(rank.label))
+            awaited = sum(one.stuck for one in self.directly(rank.label))
             count = awaited or (len(stuck) if len(ended) < len(stuck) else 0)
             if count:
                 error = self._usual.error(rank)
@@ -291,7 +300,7 @@ class Standing:
             places = self.directly(rank.label)
             counts = Counter[tuple[str, ...]]()
             for place in places:
-                counts[place.first.stack] += len(self._stuck(place.ranks))
+                counts[place.first.stack] += place.stuck
             stack, _ = counts.most_common(1)[0]
             count = counts.total()
             if self._meetings[rank.label] is None and self._is_told:
