@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from .collectives import dumps_in
 from .poll import SnapshotRequest, take_snapshot, usual_of
 from .recorded import Recorded
-from .view import standstill_lines, visible
-
-LINES_MAX = 6
+from .view import HEAD_LINES, standstill_lines, visible
 
 
 def ended_standing_lines(log_dirs: Sequence[str], after_s: float) -> list[str]:
@@ -23,4 +21,4 @@ def ended_standing_lines(log_dirs: Sequence[str], after_s: float) -> list[str]:
         return []  # what took so long has ended
     if not any(cause.node is not None or cause.waiting for cause in seen.causes):
         return []
-    return [visible(line) for line in standstill_lines(seen)][:LINES_MAX]
+    return [visible(line) for line in standstill_lines(seen)][:HEAD_LINES]

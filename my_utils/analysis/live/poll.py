@@ -21,7 +21,14 @@ from .hang import Hang, find_hang
 from .ras import DEAD, ask_ras
 from .recorded import Recorded
 from .result import HangData, RankData, SnapshotData, SuspectData, ThreadData, WaitingData
-from .root_causes import RootCause, RootCauses, at_their_end, find_root_causes, gone_ranks
+from .root_causes import (
+    RootCause,
+    RootCauses,
+    at_their_end,
+    causes_of,
+    find_root_causes,
+    gone_ranks,
+)
 from .waits.places import Usual, missing_ranks
 from .waits.standing import Standing, Suspect, Waiting
 
@@ -96,7 +103,7 @@ def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snaps
         hang=hang,
         collectives=named.collectives,
         standing=standing,
-        causes=named.causes,
+        causes=causes_of(named.causes, suspects),
         waiting=standing.find_waiting(suspects),
     )
 

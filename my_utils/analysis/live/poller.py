@@ -8,6 +8,7 @@ from .confirmed import Confirmed
 from .history import History
 from .poll import Snapshot, SnapshotRequest, take_snapshot, usual_of
 from .recorded import Recorded
+from .root_causes import causes_of
 
 TIMES_ITS_COST = 25.0  # between two polls: so they take 4 % of a core
 
@@ -31,7 +32,8 @@ class Poller:
             return seen
         suspects = self._confirmed.of(seen.suspects or self.history.slow(seen.found.ranks))
         waiting = seen.standing.find_waiting(suspects)
-        return dataclasses.replace(seen, suspects=suspects, waiting=waiting)
+        causes = causes_of(seen.causes, suspects)
+        return dataclasses.replace(seen, suspects=suspects, causes=causes, waiting=waiting)
 
     def pause_s(self, interval_s: float, cost_s: float) -> float:
         """Until the next poll, after one that took so much processor time. Who is accused by one

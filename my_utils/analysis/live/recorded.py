@@ -39,6 +39,7 @@ class Recorded:
         self._next_s = 0.0
         self._members: dict[int, _Members] = {}
         self._read_s: dict[int, float] = {}
+        self._errors: dict[tuple[str, int], str] = {}
 
     def names(self) -> frozenset[str]:
         """The stages in which ranks wait for one another; empty while none is recorded."""
@@ -75,10 +76,12 @@ class Recorded:
 
     def error(self, rank: Rank) -> str:
         """The name of the exception that ended the process; "" where none is known."""
-        for path in self._paths_of(rank):
-            for pairs in _rows(path, _END, from_end=True):
-                return pairs.get("error", "")
-        return ""
+        key = rank.label, rank.pid
+        if key not in self._errors:
+            rows = (_rows(path, _END, from_end=True) for path in self._paths_of(rank))
+            ends = (pairs.get("error", "") for found in rows for pairs in found)
+            self._errors[key] = next(ends, "")
+        return self._errors[key]
 
     def _paths_of(self, rank: Rank) -> list[str]:
         return [os.path.join(folder, f"profile_rank_{rank.rank}.csv") for folder in self._log_dirs]

@@ -61,9 +61,11 @@ def find_root_causes(
             suspects.pop(rank, None)
     by_dumps = list(collectives.causes) if collectives is not None else []
     found = [_of_dumps(cause, suspects, notes) for cause in by_dumps]
+    by_number = {rank.rank: rank for rank in standing.ranks}
     for cause in by_dumps:
-        for rank in cause.ranks if cause.decided else ():
-            _add_cause(suspects, rank, cause, standing)
+        for number in cause.ranks if cause.decided else ():
+            if number in by_number:
+                _add_cause(suspects, by_number[number], cause)
     named = {rank for one in found for rank in one.ranks if one.decided}
     found += _of_stages([one for n, one in suspects.items() if n not in named], standing, notes)
     found += [_ring(ranks) for ranks in standing.rings if not (found or suspects)]
@@ -78,16 +80,13 @@ def _stands(cause: Cause, standing: Standing, after_s: float) -> bool:
     return not (of_cause and all(takes_long(rank, after_s) for rank in of_cause))
 
 
-def _add_cause(suspects: dict[int, Suspect], number: int, cause: Cause, standing: Standing) -> None:
+def _add_cause(suspects: dict[int, Suspect], rank: Rank, cause: Cause) -> None:
     """Puts what dumps say of a rank before what its stages say."""
-    rank = next((one for one in standing.ranks if one.rank == number), None)
-    if rank is None:
-        return
-    known = suspects.get(number, Suspect(rank, (), ()))
+    known = suspects.get(rank.rank, Suspect(rank, (), ()))
     kinds, reasons = (cause.kind, *known.kinds), (sentence(cause), *known.reasons)
     if cause.kind in known.kinds:  # that it is dead, by both
         kinds, reasons = known.kinds, (f"{known.reasons[0]}; {reasons[0]}", *known.reasons[1:])
-    suspects[number] = Suspect(rank, kinds, reasons)
+    suspects[rank.rank] = Suspect(rank, kinds, reasons)
 
 
 def _noted(suspect: Suspect, note: str) -> Suspect:
@@ -143,6 +142,16 @@ def _of_stages(
         )
         found.append(cause)
     return found
+
+
+def causes_of(causes: Sequence[RootCause], suspects: Sequence[Suspect]) -> list[RootCause]:
+    """Without those by stages alone of which no rank is left among the suspects."""
+    left = {one.rank.rank for one in suspects}
+    return [
+        one
+        for one in causes
+        if not one.decided or one.node is not None or not left.isdisjoint(one.ranks)
+    ]
 
 
 def _ring(ranks: Sequence[Rank]) -> RootCause:

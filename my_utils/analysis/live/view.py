@@ -14,11 +14,12 @@ from .hang import Hang
 from .poll import Snapshot
 from .root_causes import gone_ranks
 from .waits.standing import Suspect, Waiting
-from .waits.text import CAUSES_SHOWN, cause_lines, unknown_line, waiting_line
+from .waits.text import cause_lines, unknown_line, waiting_line
 from .words import describe_seconds, stack_text, where
 
 GROUP_ABOVE = 16
 LINES_OF_SUSPECTS = 10
+HEAD_LINES = 6  # of a hang: who holds up the others
 LAST_SHOWN = 3
 RANGES_SHOWN = 12
 CLOCK_AHEAD_S = 5.0
@@ -44,13 +45,15 @@ class View:
         """One string a line, without line ends. at: where ranks stand in their Python code."""
         found = seen.found
         lines = [self._paint(title_text(seen), "bold")]
+        by_dumps: list[str] = []
         if seen.collectives is not None:
-            lines += ["", *collective_lines(seen.collectives, found.ranks, at), ""]
+            by_dumps = collective_lines(seen.collectives, found.ranks, at)
+            lines += ["", *by_dumps, ""]
         if not found.ranks:
             lines.append("no rank has left a journal or a heartbeat here yet")
         if seen.hang is not None and found.ranks:
             lines.append(self._paint(hang_text(seen.hang), "bold"))
-            lines += self.held_up_lines(seen, at)
+            lines += self.held_up_lines(seen, at, HEAD_LINES - 1 - len(by_dumps))
         is_long = seen.hang is not None or len(found.ranks) > GROUP_ABOVE
         group = is_long if self.group is None else self.group
         if found.ranks:
@@ -90,9 +93,12 @@ class View:
             yield f"! {name}: {'; '.join(suspect.reasons)}"
         yield from _more_line(suspects[LINES_OF_SUSPECTS:])
 
-    def held_up_lines(self, seen: Snapshot, at: Mapping[int, str] | None = None) -> Iterator[str]:
+    def held_up_lines(
+        self, seen: Snapshot, at: Mapping[int, str] | None, most: int
+    ) -> Iterator[str]:
         """Who holds the others up, where it is and since when it stands; those that stand out for
-        the same reasons in the same place in one line, and none that the dumps name."""
+        the same reasons in the same place in one line, and none that the dumps name. most: lines,
+        but for one that says how many are left out."""
         by_dumps = seen.collectives.named if seen.collectives is not None else frozenset()
         alike: dict[object, list[Suspect]] = {}
         for one in seen.suspects:
@@ -100,12 +106,13 @@ class View:
                 key = one.kinds, one.reasons, one.rank.step, one.rank.stack
                 alike.setdefault(key, []).append(one)
         groups = list(alike.values())
-        for own in groups[:CAUSES_SHOWN]:
+        shown = max(0, most if len(groups) <= most else most - 1)
+        for own in groups[:shown]:
             first = own[0].rank
             name = f"rank {first.name}" if len(own) == 1 else ranks_text(_sorted(own), RANGES_SHOWN)
             place = _place([one.rank for one in own], (at or {}).get(first.rank, ""))
             yield f"! {self._paint(name, 'suspect')}{place}: {'; '.join(own[0].reasons)}"
-        yield from _more_line([one for own in groups[CAUSES_SHOWN:] for one in own])
+        yield from _more_line([one for own in groups[shown:] for one in own])
 
 
 def standstill_lines(seen: Snapshot, at: Mapping[int, str] | None = None) -> list[str]:
@@ -114,7 +121,7 @@ def standstill_lines(seen: Snapshot, at: Mapping[int, str] | None = None) -> lis
     by_dumps: list[str] = []
     if found is not None and found.nodes:
         by_dumps = collective_lines(found, seen.found.ranks, at)
-    return [*by_dumps, *View().held_up_lines(seen, at)]
+    return [*by_dumps, *View().held_up_lines(seen, at, HEAD_LINES - 1 - len(by_dumps))]
 
 
 def _more_line(rest: Sequence[Suspect]) -> Iterator[str]:

@@ -366,9 +366,12 @@ def test_who_is_accused_by_one_poll_alone_is_looked_at_soon(tmp_path: Path) -> N
     write_beats(tmp_path, *(beat(rank, 9, "iter", "all_reduce", ago_s=60.0) for rank in (0, 2)))
     write_beats(tmp_path, beat(1, 9, "iter", "input", ago_s=60.0))
     poller = Poller(SnapshotRequest((str(tmp_path),), None, STUCK_S))
-    assert not poller.poll().suspects
+    first = poller.poll()
+    assert not first.suspects and not first.causes
     assert poller.pause_s(1.0, 10.0) == 1.0
-    assert [one.rank.rank for one in poller.poll().suspects] == [1]
+    second = poller.poll()
+    assert [one.rank.rank for one in second.suspects] == [1]
+    assert [cause.ranks for cause in second.causes] == [[1]]
     assert poller.pause_s(1.0, 10.0) > 100.0, "polls take a small part of a core"
     assert poller.pause_s(1.0, 0.001) == 1.0
 
