@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..core.ranges import as_ranges, ranges_text
-from ..core.run_files.files import FLIGHTS_FOLDER
+from .environment import hung_after_s
 from .folder import read_run_file
 from .report_file import Reported
 
@@ -90,18 +90,15 @@ def verdict_lines(places: Sequence[str]) -> list[str]:
 
 
 def _standstill_lines(places: Sequence[str]) -> list[str]:
-    folders = [os.path.join(place, FLIGHTS_FOLDER) for place in places]
-    folder = next(filter(os.path.isdir, folders), None)
-    if folder is None:
+    after_s = hung_after_s()
+    if not after_s:
         return []
     try:
-        from ..analysis.live.collectives import find_collectives
-        from ..analysis.live.view import collective_lines, visible
+        from ..analysis.live.ending import ended_standing_lines
 
-        found = find_collectives(folder, ())
-        return [visible(line) for line in collective_lines(found, ())] if found.causes else []
+        return ended_standing_lines(places, after_s)
     except Exception as error:
-        return [f"my_utils run: {folder} cannot be read: {error}"]
+        return [f"my_utils run: who held up the others is not known: {error}"]
 
 
 def _judged_lines(places: Sequence[str]) -> list[str]:

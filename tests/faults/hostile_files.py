@@ -137,7 +137,7 @@ def harmful_pickle(chance: random.Random) -> bytes:
 
 
 def flight_dump(folder: Path, chance: random.Random) -> None:
-    from my_utils.analysis.live.collectives import collectives_as_data, find_collectives
+    from my_utils.analysis.live import snapshot
 
     for rank in range(2):
         entries = flight_dumps.calls("all_reduce", "broadcast", "all_reduce", last="started")
@@ -157,7 +157,7 @@ def flight_dump(folder: Path, chance: random.Random) -> None:
         else:
             data = harmful_pickle(chance)
         (folder / f"dump_{rank}").write_bytes(damaged(data, chance))
-    json.dumps(collectives_as_data(find_collectives(f"{folder}/dump_", [])))
+    json.dumps(snapshot(folder, flight_recorder=f"{folder}/dump_"))
 
 
 def control(folder: Path, chance: random.Random) -> None:

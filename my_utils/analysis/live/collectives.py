@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ...core.reader_process import Reader, ReaderEnded
+from ...core.run_files.files import FLIGHTS_FOLDER
 from ...core.run_files.state import Problem, Rank
 from .flight_files import Call, Dump, is_pickle, list_dumps, read_dump
 from .result import CallData, CauseData, FlightRecorderData, LastCallData, ProblemData
 from .waits.calls import Node, Standstill
 from .waits.causes import Cause, find_causes
+
+if TYPE_CHECKING:
+    from .root_causes import RootCause
 
 POOL_ABOVE = 64  # dumps; fewer are read before other processes are up
 EARLIER_S = 60.0  # between a file server's clock and a host's
@@ -49,9 +54,12 @@ class Collectives:
         return sorted(nodes, key=lambda node: node.call.created_ns)
 
 
-def find_collectives(place: str, ranks: Sequence[Rank], processes: int = 1) -> Collectives:
+def find_collectives(
+    place: str, ranks: Sequence[Rank], processes: int = 1, gone: Collection[int] = ()
+) -> Collectives:
     """Reads the dumps in a directory, or those whose paths begin as `place` does, with so many
-    processes. `ranks` are those of the run. OSError when there is no such directory."""
+    processes. `ranks` are those of the run; gone: those whose processes ended before the others.
+    OSError when there is no such directory."""
     dumps: list[Dump] = []
     problems: list[Problem] = []
     began_s = {rank.rank: rank.began_s for rank in ranks if rank.worker == 0}
@@ -65,7 +73,7 @@ def find_collectives(place: str, ranks: Sequence[Rank], processes: int = 1) -> C
         elif result is not None:
             problems.append(result)
     size = max((rank.world_size for rank in ranks), default=0)
-    causes, still = find_causes(dumps, size)
+    causes, still = find_causes(dumps, size, gone)
     missing = {rank for node in still.nodes.values() for rank in node.unknown}
     missing.update(set(range(size)).difference(still.dumps))
     return Collectives(
@@ -76,6 +84,12 @@ def find_collectives(place: str, ranks: Sequence[Rank], processes: int = 1) -> C
         still=still,
         problems=problems,
     )
+
+
+def dumps_in(log_dirs: Sequence[str]) -> str | None:
+    """Where the run has written dumps of torch's flight recorder itself."""
+    places = (os.path.join(folder, FLIGHTS_FOLDER) for folder in log_dirs)
+    return next(filter(os.path.isdir, places), None)
 
 
 _Read = Dump | Problem | None
@@ -103,13 +117,13 @@ def _read_all(files: Mapping[int, str], processes: int) -> list[_Read]:
         return list(pool.map(read, files.keys(), files.values()))
 
 
-def collectives_as_data(found: Collectives) -> FlightRecorderData:
-    """As `my_utils.analysis.live.snapshot` describes it."""
+def collectives_as_data(found: Collectives, causes: Sequence[RootCause]) -> FlightRecorderData:
+    """As `my_utils.analysis.live.snapshot` describes it. causes: those by the dumps."""
     return {
         "place": found.place,
         "dumps": list(found.dumps),
         "ranks_without_dump": list(found.without_dump),
-        "causes": [_cause_as_data(cause) for cause in found.causes],
+        "causes": [cause_as_data(cause) for cause in causes],
         "stalled": [_node_as_data(node) for node in found.nodes],
         "stale": sorted(found.still.stale),
         "problems": [problem_as_data(problem) for problem in found.problems],
@@ -120,16 +134,19 @@ def problem_as_data(problem: Problem) -> ProblemData:
     return {"file": problem.file, "reason": problem.reason}
 
 
-def _cause_as_data(cause: Cause) -> CauseData:
-    return {
+def cause_as_data(cause: RootCause) -> CauseData:
+    data: CauseData = {
         "kind": cause.kind,
-        "ranks": cause.ranks,
+        "ranks": list(cause.ranks),
         "decided": cause.decided,
         "waited_s": cause.waited_s,
-        "waiting_directly": cause.direct,
-        "waiting": cause.waiting,
-        "call": _node_as_data(cause.node),
+        "waiting_directly": list(cause.direct),
+        "waiting": list(cause.waiting),
+        "reasons": list(cause.reasons),
     }
+    if cause.node is not None:
+        data["call"] = _node_as_data(cause.node)
+    return data
 
 
 def _node_as_data(node: Node) -> CallData:

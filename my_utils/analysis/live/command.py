@@ -43,10 +43,18 @@ from ...core.command_line import (
 from ...core.ranges import checked, parse_ranks
 from ...core.run_files.newest import found_logs
 from ...core.terminal import table_lines, wants_color
+from ..process_stacks.request import Stacks
 from .poll import Snapshot, SnapshotRequest, as_data, take_snapshot
 from .poller import Poller
 from .result import SnapshotData
-from .stacks import LiveData, stack_view_lines, stacks_as_data, stacks_of
+from .stacks import (
+    LiveData,
+    places_by_rank,
+    stack_view_lines,
+    stacks_as_data,
+    stacks_of,
+    stacks_of_named,
+)
 from .verdict import VerdictLines
 from .view import View
 
@@ -187,6 +195,7 @@ class _Snapshots:
         self.poller = Poller(request)
         self.is_hung_check = request.hung_after_s is not None
         self.json = arguments.json
+        self.quiet = arguments.quiet
         self.stacks = arguments.stacks
         self.interval_s = arguments.interval
         self.every = arguments.all
@@ -211,9 +220,15 @@ class _Snapshots:
             if stacks is not None:
                 data = {**data, "stacks": stacks_as_data(stacks)}
             return json.dumps(data), _status(seen)
-        title, *lines = self.view.lines(seen)
+        title, *lines = self.view.lines(seen, self._places(seen, stacks))
         below = [] if stacks is None else ["", *stack_view_lines(stacks, seen)]
         return [title, *self.above(), *lines, *below], _status(seen)
+
+    def _places(self, seen: Snapshot, stacks: Stacks | None) -> dict[int, str]:
+        """Of a hang, where the ranks that hold up the others stand in their Python code."""
+        if stacks is None and self.is_hung_check and not self.quiet:
+            stacks = stacks_of_named(seen)
+        return places_by_rank(stacks) if stacks is not None else {}
 
     def above(self) -> list[str]:
         """What bounds the run. Not with --hung, which asks another question."""

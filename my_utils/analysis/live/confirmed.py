@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .suspects import Suspect
+from .waits.standing import Suspect
 
 _Kinds = dict[str, frozenset[str]]  # of each label
 

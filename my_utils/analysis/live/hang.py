@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core.run_files.state import Rank
-from ..verdict.kinds import kind_of_stage
-from .suspects import Suspect, Usual, find_suspects
-
-PATIENCE = 20.0  # times what a rank may stand still
-FORWARD = "forward"
+from .waits.places import takes_long
+from .waits.standing import Suspect
 
 
 @dataclass(frozen=True)
@@ -41,18 +38,22 @@ class Hang:
 
 
 def find_hang(
-    ranks: Sequence[Rank], missing: Sequence[int], after_s: float, usual: Usual | None = None
+    ranks: Sequence[Rank], missing: Sequence[int], after_s: float, suspects: Sequence[Suspect]
 ) -> Hang:
-    """Workers are left out: they come and go as their ranks do."""
+    """suspects: who holds the others up; the run hangs by those that stand still themselves. Ranks
+    that only wait for one that may take long, as for a checkpoint, do not hang. Workers are left
+    out: they come and go as their ranks do."""
     main = [rank for rank in ranks if rank.worker == 0]
-    suspects = [s for s in find_suspects(main, after_s, usual) if _stands(s.rank, after_s)]
-    if suspects and all(takes_long(one.rank, after_s) for one in suspects):
-        suspects, main = [], [rank for rank in main if not rank.alive]
+    suspects = [one for one in suspects if _stands(one.rank, after_s)]
     held = {suspect.rank.label for suspect in suspects}
+    working = {rank.label for rank in main if takes_long(rank, after_s)}
     waiting = [
         rank
         for rank in main
-        if rank.alive and rank.label not in held and (rank.still_s or 0.0) >= after_s
+        if rank.alive
+        and rank.label not in held | working
+        and (rank.still_s or 0.0) >= after_s
+        and (suspects or not working)
     ]
     standing = [suspect.rank for suspect in suspects] + waiting
     moments = [rank.moved_ns for rank in standing if rank.moved_ns is not None]
@@ -68,18 +69,6 @@ def find_hang(
             default=None,
         ),
     )
-
-
-def takes_long(rank: Rank, after_s: float) -> bool:
-    """Whether the rank lives and is in a checkpoint, in an evaluation, or in the forward of its
-    first step, which may compile: that may take 20 times as long, and others may wait for it."""
-    if rank.state != "running" or rank.main is None or rank.call is not None:
-        return False
-    if (rank.still_s or 0.0) >= PATIENCE * after_s:
-        return False
-    kinds = {kind_of_stage(stage) for stage in rank.stack}
-    compiles = rank.stack == (FORWARD,) and rank.step == 0
-    return compiles or bool(kinds & {"checkpoint", "eval"})
 
 
 def _stands(rank: Rank, after_s: float) -> bool:

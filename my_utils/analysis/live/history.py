@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ...core.run_files.state import Rank
-from .meetings import in_meeting
-from .suspects import Suspect, news_ns
+from .waits.places import in_meeting, news_ns
+from .waits.standing import Suspect
 
 POLLS_KEPT = 60
 NEWS_APART_S = 0.001  # a heartbeat that is read twice has the same time but for rounding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,27 @@ from typing import Literal
 
 from ...core.run_files.ranks import find_ranks
 from ...core.run_files.state import Found, Rank, Thread
-from .collectives import Collectives, collectives_as_data, find_collectives, problem_as_data
+from .collectives import (
+    Collectives,
+    cause_as_data,
+    collectives_as_data,
+    find_collectives,
+    problem_as_data,
+)
 from .hang import Hang, find_hang
-from .meetings import Meetings
+from .ras import DEAD, ask_ras
+from .recorded import Recorded
 from .result import HangData, RankData, SnapshotData, SuspectData, ThreadData, WaitingData
-from .suspects import Suspect, Usual, Waiting, find_suspects, find_waiting, missing_ranks
+from .root_causes import (
+    RootCause,
+    RootCauses,
+    at_their_end,
+    causes_of,
+    find_root_causes,
+    gone_ranks,
+)
+from .waits.places import Usual, missing_ranks
+from .waits.standing import Standing, Suspect, Waiting
 
 SCHEMA_VERSION: Literal[1] = 1
 SILENT_AFTER_S = 10.0
@@ -42,6 +59,8 @@ class Snapshot:
     missing: Sequence[int]
     hang: Hang | None
     collectives: Collectives | None
+    standing: Standing
+    causes: Sequence[RootCause] = ()
     waiting: Sequence[Waiting] = ()
 
 
@@ -49,7 +68,7 @@ def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snaps
     """Reads the directories. OSError when one of them cannot be listed. usual: what is known of the
     run; None reads from the profile CSVs where its ranks meet."""
     if usual is None:
-        usual = Usual(Meetings(request.log_dirs).names())
+        usual = usual_of(Recorded(request.log_dirs))
     hung_after_s = request.hung_after_s
     silent_after_s = request.stuck_after_s
     if hung_after_s is not None:
@@ -57,22 +76,53 @@ def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snaps
     found = find_ranks(request.log_dirs, only=request.ranks, silent_after_s=silent_after_s)
     chosen = request.ranks
     missing = [n for n in missing_ranks(found.ranks) if chosen is None or n in chosen]
-    hang = None if hung_after_s is None else find_hang(found.ranks, missing, hung_after_s, usual)
-    stuck_after_s = request.stuck_after_s if hung_after_s is None else hung_after_s
-    suspects = hang.suspects if hang else find_suspects(found.ranks, stuck_after_s, usual)
+    after_s = request.stuck_after_s if hung_after_s is None else hung_after_s
+    standing = Standing(found.ranks, after_s, usual)
+    notes: dict[int, str] = {}
+    if hung_after_s is not None and standing.stuck_here:
+        notes = ask_ras(found.ranks)
     collectives = None
     if request.flight_recorder is not None:
-        collectives = find_collectives(request.flight_recorder, found.ranks, request.processes)
-        suspects = [one for one in suspects if one.rank.rank not in collectives.waiting]
+        gone = gone_ranks(found.ranks) | {rank for rank, note in notes.items() if note == DEAD}
+        collectives = find_collectives(
+            request.flight_recorder, found.ranks, request.processes, gone
+        )
+    named = find_root_causes(standing, collectives, after_s, notes)
+    if hung_after_s is not None and found.ranks and not any(one.alive for one in found.ranks):
+        named = _of_their_end(found.ranks, after_s, usual, named)
+    hang = None
+    suspects = named.suspects
+    if hung_after_s is not None:
+        hang = find_hang(found.ranks, missing, hung_after_s, suspects)
+        suspects = hang.suspects
     return Snapshot(
         log_dirs=request.log_dirs,
         found=found,
         suspects=suspects,
         missing=missing,
         hang=hang,
-        collectives=collectives,
-        waiting=find_waiting(found.ranks, suspects, stuck_after_s, usual),
+        collectives=named.collectives,
+        standing=standing,
+        causes=causes_of(named.causes, suspects),
+        waiting=standing.find_waiting(suspects),
     )
+
+
+def usual_of(recorded: Recorded, steps_a_second: float = 0.0) -> Usual:
+    return Usual(recorded.names(), steps_a_second, recorded.members, recorded.error)
+
+
+def _of_their_end(
+    ranks: Sequence[Rank], after_s: float, usual: Usual, named: RootCauses
+) -> RootCauses:
+    """Who held up the others when a run was ended; who is named now where nobody did."""
+    if named.collectives is not None and named.collectives.named:
+        return named
+    at_end = Standing(at_their_end(ranks), after_s, usual)
+    found = find_root_causes(at_end, named.collectives, after_s, {})
+    by_label = {rank.label: rank for rank in ranks}
+    suspects = [dataclasses.replace(one, rank=by_label[one.rank.label]) for one in found.suspects]
+    return dataclasses.replace(found, suspects=suspects) if suspects else named
 
 
 def as_data(seen: Snapshot) -> SnapshotData:
@@ -85,6 +135,7 @@ def as_data(seen: Snapshot) -> SnapshotData:
         "time": time.time(),
         "ranks": [_rank_as_data(rank) for rank in found.ranks],
         "suspects": [_suspect_as_data(suspect) for suspect in seen.suspects],
+        "causes": [cause_as_data(cause) for cause in seen.causes],
         "waiting": [_waiting_as_data(waiting) for waiting in seen.waiting],
         "missing_ranks": list(seen.missing),
         "earlier_run": [
@@ -96,7 +147,8 @@ def as_data(seen: Snapshot) -> SnapshotData:
     if seen.hang is not None:
         data["hang"] = _hang_as_data(seen.hang)
     if seen.collectives is not None:
-        data["flight_recorder"] = collectives_as_data(seen.collectives)
+        causes = [cause for cause in seen.causes if cause.node is not None]
+        data["flight_recorder"] = collectives_as_data(seen.collectives, causes)
     return data
 
 

@@ -6,9 +6,9 @@ import dataclasses
 
 from .confirmed import Confirmed
 from .history import History
-from .meetings import Meetings
-from .poll import Snapshot, SnapshotRequest, take_snapshot
-from .suspects import Usual, find_waiting
+from .poll import Snapshot, SnapshotRequest, take_snapshot, usual_of
+from .recorded import Recorded
+from .root_causes import causes_of
 
 TIMES_ITS_COST = 25.0  # between two polls: so they take 4 % of a core
 
@@ -20,20 +20,20 @@ class Poller:
     def __init__(self, request: SnapshotRequest) -> None:
         self.request = request
         self.history = History()
-        self._meetings = Meetings(request.log_dirs)
+        self._recorded = Recorded(request.log_dirs)
         self._confirmed = Confirmed()
 
     def poll(self) -> Snapshot:
         """OSError when a directory cannot be listed."""
-        names = self._meetings.names()
-        usual = Usual(names, self.history.fastest())
+        usual = usual_of(self._recorded, self.history.fastest())
         seen = take_snapshot(self.request, usual)
-        self.history.add(seen.found.ranks, names)
+        self.history.add(seen.found.ranks, usual.meetings)
         if seen.hang is not None:
             return seen
         suspects = self._confirmed.of(seen.suspects or self.history.slow(seen.found.ranks))
-        waiting = find_waiting(seen.found.ranks, suspects, self.request.stuck_after_s, usual)
-        return dataclasses.replace(seen, suspects=suspects, waiting=waiting)
+        waiting = seen.standing.find_waiting(suspects)
+        causes = causes_of(seen.causes, suspects)
+        return dataclasses.replace(seen, suspects=suspects, causes=causes, waiting=waiting)
 
     def pause_s(self, interval_s: float, cost_s: float) -> float:
         """Until the next poll, after one that took so much processor time. Who is accused by one

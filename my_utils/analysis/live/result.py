@@ -94,7 +94,8 @@ class RankData(TypedDict):
 class SuspectData(TypedDict):
     """A rank that holds the run up; the keys that a rank has too mean the same.
 
-    kinds: of "dead", "silent", "ended", "behind", "elsewhere" and "longest".
+    kinds: of "dead", "silent", "ended", "behind", "elsewhere", "longest" and "slow", and those of
+        causes by dumps.
     reasons: one for each kind.
     """
 
@@ -112,7 +113,7 @@ class SuspectData(TypedDict):
 
 
 class WaitingData(TypedDict):
-    """A rank that waits for the first suspect.
+    """A rank that waits for a suspect.
 
     waits_for: the suspect's number.
     stage: the open stages, as text.
@@ -209,12 +210,15 @@ class CallData(LastCallData):
 class CauseData(TypedDict):
     """Who holds up the others.
 
-    kind: "never entered", "stuck inside", "came late", "other path", "other order", "no dump" or
-        "stopped"; undecided ones also "inside" and "ring".
+    kind: by dumps of the flight recorder "never entered", "stuck inside", "came late", "other
+        path", "other order", "no dump", "dead" or "stopped"; by the open stages one of the kinds of
+        a suspect. Undecided ones also "inside" and "ring".
     decided: false: it is among these ranks.
     waited_s: seconds that others had waited.
-    waiting_directly: the ranks that wait for them in a call.
+    waiting_directly: the ranks that wait for them in a call or a stage.
     waiting: those and all that wait for these.
+    reasons: sentences.
+    call: the one in which others wait; only by dumps.
     """
 
     kind: str
@@ -223,7 +227,8 @@ class CauseData(TypedDict):
     waited_s: float
     waiting_directly: list[int]
     waiting: list[int]
-    call: CallData
+    reasons: list[str]
+    call: NotRequired[CallData]
 
 
 class FlightRecorderData(TypedDict):
@@ -253,7 +258,9 @@ class SnapshotData(TypedDict):
     time: Unix seconds.
     ranks: sorted.
     suspects: the ranks that hold the run up, the most suspicious first.
-    waiting: the ranks that wait for the first suspect.
+    causes: who holds up the others, by all that is known, what is sure first. Their ranks are among
+        `suspects` where they have files.
+    waiting: the ranks that wait for a suspect.
     missing_ranks: numbers below the world size that left no file.
     earlier_run: processes of an earlier run in the same directory, which are not among `ranks`.
     problems: files that were left out.
@@ -267,6 +274,7 @@ class SnapshotData(TypedDict):
     time: float
     ranks: list[RankData]
     suspects: list[SuspectData]
+    causes: list[CauseData]
     waiting: list[WaitingData]
     missing_ranks: list[int]
     earlier_run: list[EarlierData]

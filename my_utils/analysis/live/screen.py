@@ -18,8 +18,9 @@ from ...core.run_files.state import Rank
 from .history import History
 from .memory import Memory
 from .poll import Snapshot
-from .suspects import Waiting, describe_seconds, stack_text
 from .view import GROUP_ABOVE, left_out_lines, state_text, title_text, visible
+from .waits.standing import Waiting
+from .words import describe_seconds, stack_text
 
 RANKS_SHOWN = 10  # of many
 HOSTS_SHOWN = 8

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NotRequired, TypedDict
 
 from ..process_stacks.record import Thread
-from ..process_stacks.request import Stacks, request_stacks, wait_for_stacks
-from ..process_stacks.text import stack_lines
+from ..process_stacks.request import WAIT_S, Stacks, request_stacks, wait_for_stacks
+from ..process_stacks.text import main_text, stack_lines
 from .poll import Snapshot
 from .result import SnapshotData
 from .view import visible
 
 RANKS_MAX = 64  # those that are asked: suspects first
+NAMED_MAX = 8
+WAIT_NAMED_S = 2.0  # the ranks look for requests twice a second
 
 
 class StacksOfRankData(TypedDict):
@@ -47,22 +50,41 @@ def stacks_of(seen: Snapshot) -> Stacks:
     """One dump of the ranks, each found in the directory it logs to; suspects and those that wait
     for them come first where there are many."""
     alive = [rank.rank for rank in seen.found.ranks if rank.alive]
-    first = sorted(seen.collectives.named) if seen.collectives else []
-    first += [one.rank.rank for one in seen.suspects]
-    first += [one.rank.rank for one in seen.waiting]
+    first = [*_named(seen), *(one.rank.rank for one in seen.waiting)]
     order = [rank for rank in dict.fromkeys([*first, *alive]) if rank in set(alive)]
-    ranks = sorted(order[:RANKS_MAX])
+    return _ask(seen.log_dirs, sorted(order[:RANKS_MAX]), WAIT_S)
+
+
+def stacks_of_named(seen: Snapshot) -> Stacks:
+    """Those of the first ranks that hold up the others, as far as they answer at once."""
+    running = {rank.rank for rank in seen.found.ranks if rank.state == "running"}
+    named = [rank for rank in dict.fromkeys(_named(seen)) if rank in running]
+    return _ask(seen.log_dirs, sorted(named[:NAMED_MAX]), WAIT_NAMED_S)
+
+
+def _named(seen: Snapshot) -> list[int]:
+    named = sorted(seen.collectives.named) if seen.collectives else []
+    return [*named, *(one.rank.rank for one in seen.suspects)]
+
+
+def places_by_rank(stacks: Stacks) -> dict[int, str]:
+    """Where the ranks stand in their Python code, in a few words."""
+    places = {record.rank: main_text(record) for record in stacks.records}
+    return {rank: text for rank, text in places.items() if text}
+
+
+def _ask(log_dirs: Sequence[str], ranks: Sequence[int], timeout_s: float) -> Stacks:
     result = Stacks()
     if not ranks:
         return result
     asked: list[tuple[str, str]] = []
-    for log_dir in seen.log_dirs:
+    for log_dir in log_dirs:
         try:
             asked.append((log_dir, request_stacks(log_dir, ranks=ranks)))
         except OSError as error:
             result.missing[log_dir] = f"no request can be written: {error.strerror}"
     for log_dir, id in asked:
-        found = wait_for_stacks(log_dir, id, ranks)
+        found = wait_for_stacks(log_dir, id, ranks, timeout_s)
         result.records += found.records
         result.missing.update(found.missing)
     return result

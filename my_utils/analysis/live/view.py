@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from ...core.ranges import as_ranges, ranges_text
+from ...core.ranges import as_ranges, ranges_text, ranks_text
 from ...core.run_files.files import HEARTBEAT_SILENT_S
 from ...core.run_files.state import Rank, Thread
 from ...core.tables import table_lines
 from .collectives import Collectives
 from .hang import Hang
 from .poll import Snapshot
-from .suspects import Suspect, Waiting, describe_seconds, stack_text, where
+from .root_causes import gone_ranks
+from .waits.standing import Suspect, Waiting
 from .waits.text import cause_lines, unknown_line, waiting_line
+from .words import describe_seconds, stack_text, where
 
 GROUP_ABOVE = 16
 LINES_OF_SUSPECTS = 10
+HEAD_LINES = 6  # of a hang: who holds up the others
 LAST_SHOWN = 3
 RANGES_SHOWN = 12
 CLOCK_AHEAD_S = 5.0
@@ -38,21 +41,25 @@ class View:
         self.group = group
         self.table = table
 
-    def lines(self, seen: Snapshot) -> list[str]:
-        """One string a line, without line ends."""
+    def lines(self, seen: Snapshot, at: Mapping[int, str] | None = None) -> list[str]:
+        """One string a line, without line ends. at: where ranks stand in their Python code."""
         found = seen.found
         lines = [self._paint(title_text(seen), "bold")]
+        by_dumps: list[str] = []
         if seen.collectives is not None:
-            lines += ["", *collective_lines(seen.collectives, found.ranks), ""]
+            by_dumps = collective_lines(seen.collectives, found.ranks, at)
+            lines += ["", *by_dumps, ""]
         if not found.ranks:
             lines.append("no rank has left a journal or a heartbeat here yet")
         if seen.hang is not None and found.ranks:
             lines.append(self._paint(hang_text(seen.hang), "bold"))
+            lines += self.held_up_lines(seen, at, HEAD_LINES - 1 - len(by_dumps))
         is_long = seen.hang is not None or len(found.ranks) > GROUP_ABOVE
         group = is_long if self.group is None else self.group
         if found.ranks:
             lines += ["", *self._table(seen, group)]
-        lines += self.suspects(seen.suspects, with_times=seen.hang is not None)
+        if seen.hang is None:
+            lines += self._suspects(seen.suspects)
         lines += left_out_lines(seen)
         return [visible(line, keep_colors=self.color) for line in lines]
 
@@ -76,18 +83,54 @@ class View:
             if len(members) == 1:
                 yield from _other_threads(members[0], len("  ") + head.rindex(_HEAD[4]))
 
-    def suspects(self, suspects: Sequence[Suspect], *, with_times: bool) -> Iterator[str]:
-        """After an empty line, of each why it stands out. with_times: and since when it stands."""
+    def _suspects(self, suspects: Sequence[Suspect]) -> Iterator[str]:
+        """After an empty line, of each why it stands out."""
         if not suspects:
             return
         yield ""
         for suspect in suspects[:LINES_OF_SUSPECTS]:
             name = self._paint(f"rank {suspect.rank.name}", "suspect")
-            place = _place(suspect.rank) if with_times else ""
-            yield f"! {name}{place}: {'; '.join(suspect.reasons)}"
-        if len(suspects) > LINES_OF_SUSPECTS:
-            rest = [suspect.rank.rank for suspect in suspects[LINES_OF_SUSPECTS:]]
-            yield f"! and {_count(rest, 'more rank')}: {_numbers(sorted(rest))}"
+            yield f"! {name}: {'; '.join(suspect.reasons)}"
+        yield from _more_line(suspects[LINES_OF_SUSPECTS:])
+
+    def held_up_lines(
+        self, seen: Snapshot, at: Mapping[int, str] | None, most: int
+    ) -> Iterator[str]:
+        """Who holds the others up, where it is and since when it stands; those that stand out for
+        the same reasons in the same place in one line, and none that the dumps name. most: lines,
+        but for one that says how many are left out."""
+        by_dumps = seen.collectives.named if seen.collectives is not None else frozenset()
+        alike: dict[object, list[Suspect]] = {}
+        for one in seen.suspects:
+            if one.rank.rank not in by_dumps:
+                key = one.kinds, one.reasons, one.rank.step, one.rank.stack
+                alike.setdefault(key, []).append(one)
+        groups = list(alike.values())
+        shown = max(0, most if len(groups) <= most else most - 1)
+        for own in groups[:shown]:
+            first = own[0].rank
+            name = f"rank {first.name}" if len(own) == 1 else ranks_text(_sorted(own), RANGES_SHOWN)
+            place = _place([one.rank for one in own], (at or {}).get(first.rank, ""))
+            yield f"! {self._paint(name, 'suspect')}{place}: {'; '.join(own[0].reasons)}"
+        yield from _more_line([one for own in groups[shown:] for one in own])
+
+
+def standstill_lines(seen: Snapshot, at: Mapping[int, str] | None = None) -> list[str]:
+    """Who holds the others up: by the dumps of the run, if there are any, then by the stages."""
+    found = seen.collectives
+    by_dumps: list[str] = []
+    if found is not None and found.nodes:
+        by_dumps = collective_lines(found, seen.found.ranks, at)
+    return [*by_dumps, *View().held_up_lines(seen, at, HEAD_LINES - 1 - len(by_dumps))]
+
+
+def _more_line(rest: Sequence[Suspect]) -> Iterator[str]:
+    if rest:
+        yield f"! and {_count(rest, 'more rank')}: {_numbers(_sorted(rest))}"
+
+
+def _sorted(suspects: Sequence[Suspect]) -> list[int]:
+    return sorted(one.rank.rank for one in suspects)
 
 
 def title_text(seen: Snapshot) -> str:
@@ -102,15 +145,22 @@ def title_text(seen: Snapshot) -> str:
     return f"{log_dirs}  {now}  {', '.join(counts)}".rstrip()
 
 
-def _place(rank: Rank) -> str:
-    """Where a rank has stood still, and since when."""
-    parts = [f" on {rank.host}" if rank.host else ""]
-    if rank.step is not None:
-        parts.append(f"step {rank.step}")
-    if rank.stack:
-        parts.append(f"in {where(rank)}")
-    if rank.moved_ns is not None and rank.still_s is not None:
-        parts.append(_since(rank.moved_ns, rank.still_s))
+def _place(ranks: Sequence[Rank], at: str) -> str:
+    """Where ranks have stood still, and since when. at: the line of the first one's code."""
+    first = ranks[0]
+    hosts = {rank.host for rank in ranks}
+    parts = [f" on {first.host}" if first.host else ""]
+    if len(hosts) > 1:
+        parts = [f" on {len(hosts)} hosts"]
+    if first.step is not None:
+        parts.append(f"step {first.step}")
+    if first.stack:
+        parts.append(f"in {where(first)}")
+    if at:
+        name = "" if len(ranks) == 1 else f"rank {first.name} "
+        parts.append(f"{name}at {at}")
+    if first.moved_ns is not None and first.still_s is not None:
+        parts.append(_since(first.moved_ns, first.still_s))
     return ", ".join(parts)
 
 
@@ -146,9 +196,11 @@ def _ranks(items: Sequence[object]) -> str:
     return "rank" if len(items) == 1 else f"{len(items)} ranks:"
 
 
-def collective_lines(found: Collectives, ranks: Sequence[Rank]) -> list[str]:
+def collective_lines(
+    found: Collectives, ranks: Sequence[Rank], at: Mapping[int, str] | None = None
+) -> list[str]:
     """Who holds the others up by the dumps of the flight recorder, and in which call: at most six
-    lines."""
+    lines. at: where ranks stand in their Python code."""
     dumps = f"by {_count(found.dumps, 'dump')} in {found.place}"
     if not found.nodes:
         return [f"no collective is under way, {dumps}"]
@@ -157,7 +209,11 @@ def collective_lines(found: Collectives, ranks: Sequence[Rank]) -> list[str]:
         at: _since(cause.node.call.created_ns, cause.waited_s) for at, cause in enumerate(causes)
     }
     lives = any(rank.alive for rank in ranks)  # else all are dead, which tells nothing of one
-    places = {rank.rank: _place_now(rank) for rank in ranks if rank.worker == 0 and lives}
+    main = [rank for rank in ranks if rank.worker == 0]
+    gone = gone_ranks(ranks)
+    places = {one.rank: _place_now(one) for one in main if lives or one.rank in gone}
+    for rank, code in (at or {}).items():
+        places[rank] = f"{places[rank]}, at {code}" if rank in places else f"at {code}"
     head = "who holds the others up" if causes else "nobody is known to hold the others up"
     return [
         f"{head}, {dumps}:",

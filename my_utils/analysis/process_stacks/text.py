@@ -14,6 +14,7 @@ FRAMES_SHOWN = 16
 # The file whose functions are torch's collectives; those of another name prepare them.
 _COLLECTIVES = "distributed_c10d.py"
 _NOT_COLLECTIVES = ("_", "wrapper", "Work")
+_LIBRARIES = tuple(f"{os.sep}{name}" for name in ("torch/", "site-packages/", "lib/python"))
 # The thread of `my_utils run` that watches for a standstill.
 _OURS = os.path.join("my_utils", "run", "stages", "standstill.py")
 
@@ -72,12 +73,29 @@ def _doing(thread: Thread) -> str:
     return _place(thread.frames[0]) if thread.frames else "its frames could not be read"
 
 
+def main_text(record: StackRecord) -> str:
+    """Where the first thread is, in a few words: its innermost frame, and the user's line that led
+    there. "" where it runs no Python."""
+    main = _main(record)
+    if main is None or not main.frames:
+        return ""
+    text = _doing(main)
+    if not text.startswith("`") or not _is_library(main.frames[0]):
+        return text
+    return text + _caller(main.frames[1:])
+
+
 def _caller(frames: Sequence[Frame]) -> str:
-    """The user's line: the first outside of torch."""
+    """The user's line: the first outside of libraries."""
     for frame in frames:
-        if f"{os.sep}torch{os.sep}" not in frame.file:
+        if not _is_library(frame):
             return f", called by {_place(frame)}"
     return ""
+
+
+def _is_library(frame: Frame) -> bool:
+    """Whether it is torch's, another package's or Python's own."""
+    return frame.file.startswith("<frozen ") or any(part in frame.file for part in _LIBRARIES)
 
 
 def _place(frame: Frame) -> str:

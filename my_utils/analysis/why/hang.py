@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NotRequired, cast
 
-from ...core.run_files.files import FLIGHTS_FOLDER
 from ...core.run_files.state import Rank
+from ..live.collectives import dumps_in
 from ..live.poll import Snapshot, SnapshotRequest, as_data, take_snapshot
-from ..live.result import FlightRecorderData, HangData, SuspectData
-from ..live.stacks import StacksData, stack_view_lines, stacks_as_data, stacks_of
-from ..live.view import View, collective_lines, hang_text, visible
+from ..live.result import CauseData, FlightRecorderData, HangData, SuspectData
+from ..live.stacks import (
+    StacksData,
+    places_by_rank,
+    stack_view_lines,
+    stacks_as_data,
+    stacks_of,
+)
+from ..live.view import hang_text, standstill_lines, visible
 from ..process_stacks.request import Stacks
+from ..verdict.endings import run_file_of, status_text
 from ..verdict.result import Verdict, VerdictData
 
 HUNG_AFTER_S = 30.0  # below it a checkpoint or an evaluation is more likely
@@ -26,11 +33,13 @@ class HungData(HangData):
     """A run whose ranks make no progress, as `my_utils live --json` shows it.
 
     suspects: the ranks that hold the run up, the most suspicious first.
+    causes: who holds up the others, by all that is known.
     flight_recorder: only if the run has dumps of torch's flight recorder.
     stacks: null if none of its processes is alive.
     """
 
     suspects: list[SuspectData]
+    causes: list[CauseData]
     flight_recorder: NotRequired[FlightRecorderData]
     stacks: StacksData | None
 
@@ -60,12 +69,12 @@ class HungRun:
         """For a terminal, plain: since when and where, who holds the others up, and the stacks."""
         hang = self.seen.hang
         assert hang is not None
-        suspects = View().suspects(self.seen.suspects, with_times=True)
-        shown = [*self._collective_lines(), *(visible(line) for line in suspects if line)]
+        at = {} if self.stacks is None else places_by_rank(self.stacks)
+        shown = [visible(line) for line in standstill_lines(self.seen, at)]
         if self.stacks is None:
             return [
                 "ENDED in the middle of its work; none of its processes is alive, so there are no "
-                "Python stacks",
+                f"Python stacks{self._ending()}",
                 *shown,
             ]
         stacks = stack_view_lines(self.stacks, self.seen)
@@ -75,19 +84,21 @@ class HungRun:
             stacks = [*stacks[:LINES_MAX], more]
         return [visible(hang_text(hang)).replace("hangs", "HANGS", 1), *shown, *stacks]
 
-    def _collective_lines(self) -> Iterator[str]:
-        """Who holds the others up by the dumps of the run, if there are any."""
-        found = self.seen.collectives
-        if found is not None and found.nodes:
-            yield from map(visible, collective_lines(found, self.seen.found.ranks))
+    def _ending(self) -> str:
+        """How the command of the run ended, where `my_utils run` has written it down."""
+        status = run_file_of(self.seen.log_dirs).get("exit_status")
+        if not isinstance(status, int) or not status:
+            return ""
+        return f"; the command ended {status_text(status)}"
 
     def as_data(self) -> HungData:
-        """Plain data: `hang`, `suspects` and, if the run has dumps, `flight_recorder` as
+        """Plain data: `hang`, `suspects`, `causes` and, if the run has dumps, `flight_recorder` as
         `my_utils.analysis.live.snapshot` has them, and `stacks`, None if no process lives."""
         data = as_data(self.seen)
         stacks = None if self.stacks is None else stacks_as_data(self.stacks)
         known = {key: data[key] for key in ("flight_recorder",) if key in data}
-        hang = {**data["hang"], "suspects": data["suspects"], **known, "stacks": stacks}
+        named = {"suspects": data["suspects"], "causes": data["causes"]}
+        hang = {**data["hang"], **named, **known, "stacks": stacks}
         return cast(HungData, hang)
 
 
@@ -106,7 +117,7 @@ def find_hang(
     if after_s is None:
         after_s = max(HUNG_AFTER_S, MEAN_STEPS * verdict.step_ns * 1e-9)
     try:
-        request = SnapshotRequest(log_dirs, ranks, after_s, after_s, _dumps_in(log_dirs))
+        request = SnapshotRequest(log_dirs, ranks, after_s, after_s, dumps_in(log_dirs))
         seen = take_snapshot(request)
     except OSError:  # the verdict says which directory cannot be read
         return None
@@ -117,12 +128,6 @@ def find_hang(
         return None
     lives = any(_lives(rank) for rank in seen.found.ranks)
     return HungRun(seen, stacks_of(seen) if lives else None)
-
-
-def _dumps_in(log_dirs: Sequence[str]) -> str | None:
-    """Where the run has written dumps of torch's flight recorder."""
-    places = (os.path.join(folder, FLIGHTS_FOLDER) for folder in log_dirs)
-    return next((place for place in places if os.path.isdir(place)), None)
 
 
 def _lives(rank: Rank) -> bool:

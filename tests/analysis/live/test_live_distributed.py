@@ -91,7 +91,7 @@ def test_a_rank_that_hangs_while_the_others_wait(held: Path) -> None:
 
     wait_until(all_give_signs_of_life)
     (suspect,) = data["suspects"]
-    assert (suspect["rank"], suspect["kinds"]) == (HELD, ["elsewhere"])
+    assert (suspect["rank"], suspect["kinds"]) == (HELD, ["never entered", "elsewhere"])
     assert suspect["stack"] == ["iter", "data"]
     assert data["hang"]["waiting"] == [0, 2]
     assert data["hang"]["waiting_stack"] == ["iter", "all_reduce"]

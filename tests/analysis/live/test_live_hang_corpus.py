@@ -3,6 +3,7 @@ made by a simulator, and real ones on gloo."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from my_utils.analysis import live
+from my_utils.analysis.live.flight_files import Dump, list_dumps, read_dump
+from my_utils.analysis.live.waits.causes import find_causes
 
 from ...conftest import ROOT
 
@@ -53,6 +56,13 @@ def truth_of(case: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
+def dumps_of(case: Path) -> list[Dump]:
+    read = (read_dump(rank, path) for rank, path in list_dumps(str(case / "dump_")).items())
+    written_s = truth_of(case)["written_s"]
+    dumps = [dump for dump in read if isinstance(dump, Dump)]
+    return [dataclasses.replace(dump, written_s=written_s[str(dump.rank)]) for dump in dumps]
+
+
 def outcome(named: set[int], truth: set[int]) -> str:
     if named == truth:
         return "exact"
@@ -89,6 +99,13 @@ def test_the_real_jobs(case: str, copies: Path) -> None:
     assert {cause["kind"] for cause in causes} == {kind}
     waiting = set().union(*(cause["waiting"] for cause in causes))
     assert waiting == set(range(16)) - set(named)
+
+
+def test_a_process_that_has_ended_decides_where_dumps_cannot() -> None:
+    """The one of `LEFT` in which a rank is dead, and two others have lost their dumps."""
+    dumps = dumps_of(CORPUS / "hangs_made" / "ep4dp2_dead_miss")
+    causes, _ = find_causes(dumps, 8, gone=[6])
+    assert [(cause.kind, cause.ranks) for cause in causes if cause.decided] == [("dead", [6])]
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,20 @@ from typing import Any
 import pytest
 
 from my_utils.analysis.live.confirmed import Confirmed
+from my_utils.analysis.live.hang import find_hang
 from my_utils.analysis.live.history import POLLS_KEPT, History
-from my_utils.analysis.live.order import KEPT, is_behind
 from my_utils.analysis.live.poll import SnapshotRequest
 from my_utils.analysis.live.poller import Poller
-from my_utils.analysis.live.suspects import Suspect, Usual, find_suspects, find_waiting
-from my_utils.core.run_files.state import FinishedStage, OpenStage, Rank, Thread
+from my_utils.analysis.live.root_causes import find_root_causes
+from my_utils.analysis.live.waits.places import KEPT, PATIENCE, Usual, is_behind
+from my_utils.analysis.live.waits.standing import Standing, Suspect
+from my_utils.core.run_files.state import (
+    COLLECTIVES_TAG,
+    FinishedStage,
+    OpenStage,
+    Rank,
+    Thread,
+)
 
 from ...support.live_ranks import beat, write_beats
 
@@ -56,8 +64,11 @@ def rank_at(
     source: str = "journal",
     age_s: float = 0.0,
     now_ns: int = 10**18,
+    call: str = "",
+    state: str = "running",
 ) -> Rank:
-    """A rank in its open stages, which has ended others in its step, the newest last."""
+    """A rank in its open stages and in a recorded call, which has ended other stages in its step,
+    the newest last."""
     since_ns = now_ns - round(still_s * 1e9)
     finished = [FinishedStage(name, step, since_ns - 10**6, 1.0) for name in reversed(ended)]
     finished.append(FinishedStage("input", step - 1, since_ns - 10**8, 1.0))
@@ -70,19 +81,24 @@ def rank_at(
         last=[] if source == "heartbeat" else finished[:KEPT],
         ended_ns=since_ns if not stack else None,
     )
+    threads = [thread]
+    if call:
+        opened = [OpenStage(call, step, since_ns, still_s)]
+        threads.append(Thread(100 + number, "MainThread", COLLECTIVES_TAG, step, opened))
     return Rank(
         label=f"rank_{number}", rank=number, worker=0, world_size=0, host=f"node{number // 8}",
-        pid=100 + number, attempt=1, state="running", source=source, beat_age_s=age_s, began_s=0.0,
-        time_offset_s=0.0, clock_ahead_s=0.0, seen_ns=now_ns, dropped=0, threads=[thread],
+        pid=100 + number, attempt=1, state=state, source=source, beat_age_s=age_s, began_s=0.0,
+        time_offset_s=0.0, clock_ahead_s=0.0, seen_ns=now_ns, dropped=0, threads=threads,
     )  # fmt: skip
 
 
 def blamed(ranks: Sequence[Rank], usual: Usual) -> set[int]:
-    return {one.rank.rank for one in find_suspects(ranks, STUCK_S, usual)}
+    return {one.rank.rank for one in Standing(ranks, STUCK_S, usual).suspects}
 
 
 def hang(seed: int, *, beats: bool = False, victims_step: int = 0) -> tuple[list[Rank], int, str]:
-    """The ranks of a run that hangs, the rank at fault, and the stage in which the others wait.
+    """The ranks of a run that hangs, the rank at fault, and the stage in which the others wait. A
+    checkpoint, and a first forward, take longer than they may.
     beats: of heartbeats, which know no finished stages. victims_step: added to that of a victim."""
     draw = random.Random(seed)
     world = draw.choice([2, 2, 3, 4, 8, 64])
@@ -93,6 +109,8 @@ def hang(seed: int, *, beats: bool = False, victims_step: int = 0) -> tuple[list
     step = draw.randrange(1000)
     outer = draw.choice([(), ("iter",)])
     is_between = draw.random() < 0.2
+    takes_long = {"checkpoint", "forward"} & {program[at], program[meeting]}
+    least_s = STUCK_S * PATIENCE if takes_long else 11
     ranks = [
         rank_at(
             number,
@@ -101,7 +119,7 @@ def hang(seed: int, *, beats: bool = False, victims_step: int = 0) -> tuple[list
             if number == culprit and is_between
             else (*outer, program[at if number == culprit else meeting]),
             program[: at if number == culprit else meeting],
-            still_s=draw.uniform(11, 90),
+            still_s=draw.uniform(least_s, 90 + least_s),
             source="heartbeat" if beats else "journal",
         )
         for number in range(world)
@@ -115,9 +133,9 @@ class TestARunThatHangs:
         """Whether the meeting is recorded, or known by the order of the stages alone."""
         ranks, culprit, meeting = hang(seed)
         for usual in (Usual({meeting}), Usual()):
-            suspects = find_suspects(ranks, STUCK_S, usual)
-            assert [one.rank.rank for one in suspects] == [culprit]
-            waiting = find_waiting(ranks, suspects, STUCK_S, usual)
+            standing = Standing(ranks, STUCK_S, usual)
+            assert [one.rank.rank for one in standing.suspects] == [culprit]
+            waiting = standing.find_waiting(standing.suspects)
             assert {one.rank.rank for one in waiting} == set(range(len(ranks))) - {culprit}
             assert all(one.text.startswith(f"waits for rank {culprit} in ") for one in waiting)
             assert all(one.text.endswith(meeting) for one in waiting)
@@ -141,7 +159,7 @@ class TestARunThatHangs:
         meetings = Usual({"forward", "backward"})
         ranks = [rank_at(n, 7, ["backward"], ["input", "forward"]) for n in range(3)]
         ranks.append(rank_at(3, 7, ["forward"], ["input"]))
-        (suspect,) = find_suspects(ranks, STUCK_S, meetings)
+        (suspect,) = Standing(ranks, STUCK_S, meetings).suspects
         assert (suspect.rank.rank, suspect.kinds) == (3, ("behind",))
         assert suspect.reasons == ("in forward of step 7, which 3 ranks have passed",)
 
@@ -157,6 +175,124 @@ class TestARunThatHangs:
     def test_two_that_nothing_is_known_of(self) -> None:
         ranks = [rank_at(0, 7, ["this"], still_s=60.0), rank_at(1, 7, ["that"], still_s=61.0)]
         assert blamed(ranks, Usual()) == set()
+
+
+class Layout:
+    """Ranks with groups of neighbours ("tp"), groups across these ("dp"), and one of all."""
+
+    def __init__(self, tp: int, dp: int) -> None:
+        self.tp, self.world = tp, tp * dp
+
+    def members(self, rank: Rank, label: str) -> frozenset[int] | None:
+        first = rank.rank - rank.rank % self.tp
+        groups = {
+            "tp": range(first, first + self.tp),
+            "dp": range(rank.rank % self.tp, self.world, self.tp),
+            "world": range(self.world),
+        }
+        return frozenset(groups[label]) if label in groups else None
+
+    def waiting_for(self, culprit: int, number: int, draw: random.Random) -> str:
+        """The call in which a rank waits where the culprit does not come to its next one."""
+        if number // self.tp == culprit // self.tp:
+            return "wait all_reduce tp"
+        return draw.choice(["all_gather dp", "wait all_gather dp"])
+
+
+class TestRecordedCollectives:
+    """Who is in which call of which group gives the graph, also from heartbeats alone."""
+
+    @each_of(200)
+    def test_the_one_for_whom_chains_of_groups_wait(self, seed: int) -> None:
+        draw = random.Random(seed)
+        layout = Layout(draw.choice([2, 4, 8]), draw.choice([2, 3, 8]))
+        usual = Usual(members=layout.members)
+        culprit = draw.randrange(layout.world)
+        state = draw.choice(["running", "running", "dead", "closed", "silent"])
+        ranks = [
+            rank_at(
+                number,
+                12,
+                ["input" if number == culprit else "forward"],
+                still_s=draw.uniform(11, 90),
+                source="heartbeat",
+                call="" if number == culprit else layout.waiting_for(culprit, number, draw),
+                state=state if number == culprit else "running",
+            )
+            for number in range(layout.world)
+        ]
+        standing = Standing(ranks, STUCK_S, usual)
+        (one,) = standing.suspects
+        kind = {"running": "elsewhere", "closed": "ended"}.get(state, state)
+        assert (one.rank.rank, one.kinds[0]) == (culprit, kind)
+        waiting = standing.find_waiting(standing.suspects)
+        assert {rank.rank.rank for rank in waiting} == set(range(layout.world)) - {culprit}
+        (cause,) = find_root_causes(standing, None, STUCK_S, {}).causes
+        assert (cause.ranks, cause.kind, cause.decided) == ([culprit], kind, True)
+        assert len(cause.direct) == layout.tp - 1 + layout.world // layout.tp - 1
+        assert len(cause.waiting) == layout.world - 1
+
+    def test_a_rank_of_another_group_that_works_holds_up_nobody(self) -> None:
+        layout = Layout(2, 2)
+        ranks = [
+            rank_at(0, 12, ["input"], source="heartbeat"),
+            rank_at(1, 12, ["forward"], call="wait all_reduce tp", source="heartbeat"),
+            rank_at(2, 12, ["forward"], source="heartbeat", still_s=0.1),
+            rank_at(3, 12, ["forward"], source="heartbeat", still_s=0.1),
+        ]
+        assert blamed(ranks, Usual(members=layout.members)) == {0}
+        assert blamed(ranks, Usual()) == {0, 2, 3}
+
+    def test_a_receive_waits_for_its_peer(self) -> None:
+        ranks = [rank_at(n, 12, ["forward"], call=f"recv {n - 1}") for n in range(1, 4)]
+        ranks.append(rank_at(0, 12, ["input"]))
+        assert blamed(ranks, Usual()) == {0}
+
+    def test_a_ring_is_not_decided(self) -> None:
+        ranks = [
+            rank_at(0, 12, ["forward"], call="all_reduce a", source="heartbeat"),
+            rank_at(1, 12, ["forward"], call="all_reduce b", source="heartbeat"),
+        ]
+        standing = Standing(ranks, STUCK_S, Usual(members=lambda *_: frozenset([0, 1])))
+        (cause,) = find_root_causes(standing, None, STUCK_S, {}).causes
+        assert (cause.kind, cause.ranks, cause.decided) == ("ring", [0, 1], False)
+        assert standing.suspects == []
+
+
+class TestHealthyRuns:
+    """A checkpoint, an evaluation on rank 0 and a compilation take a minute, and name nobody."""
+
+    @each_of(200)
+    def test_nobody_is_named(self, seed: int) -> None:
+        draw = random.Random(seed)
+        layout = Layout(draw.choice([1, 2, 4]), draw.choice([2, 3, 8]))
+        after_s = 30.0
+        what = draw.choice(["checkpoint", "eval", "forward"])
+        step = 0 if what == "forward" else draw.randrange(1, 1000)
+        busy = {0} if draw.random() < 0.7 else set(draw.sample(range(layout.world), 2))
+        stage = draw.choice(["backward", "all_reduce", "forward", "iter"])
+        has_calls = draw.random() < 0.5
+        outer = draw.choice([(), ("iter",)])
+        is_further = draw.random() < 0.2  # where steps are counted at another place
+        ranks = [
+            rank_at(
+                number,
+                step + (is_further and number not in busy),
+                (*outer, what if number in busy else stage),
+                ["input"],
+                still_s=draw.uniform(31, 19 * after_s),
+                source=draw.choice(["journal", "heartbeat"]),
+                call=""
+                if number in busy or not has_calls
+                else layout.waiting_for(min(busy), number, draw),
+            )
+            for number in range(layout.world)
+        ]
+        meetings = draw.choice([(), ("backward",)])
+        standing = Standing(ranks, after_s, Usual(meetings, members=layout.members))
+        found = find_root_causes(standing, None, after_s, {})
+        assert not [cause for cause in found.causes if cause.decided], found.causes
+        assert not find_hang(ranks, [], after_s, found.suspects).hung
 
 
 class TestTheOrderOfTwoRanks:
@@ -230,9 +366,12 @@ def test_who_is_accused_by_one_poll_alone_is_looked_at_soon(tmp_path: Path) -> N
     write_beats(tmp_path, *(beat(rank, 9, "iter", "all_reduce", ago_s=60.0) for rank in (0, 2)))
     write_beats(tmp_path, beat(1, 9, "iter", "input", ago_s=60.0))
     poller = Poller(SnapshotRequest((str(tmp_path),), None, STUCK_S))
-    assert not poller.poll().suspects
+    first = poller.poll()
+    assert not first.suspects and not first.causes
     assert poller.pause_s(1.0, 10.0) == 1.0
-    assert [one.rank.rank for one in poller.poll().suspects] == [1]
+    second = poller.poll()
+    assert [one.rank.rank for one in second.suspects] == [1]
+    assert [cause.ranks for cause in second.causes] == [[1]]
     assert poller.pause_s(1.0, 10.0) > 100.0, "polls take a small part of a core"
     assert poller.pause_s(1.0, 0.001) == 1.0
 

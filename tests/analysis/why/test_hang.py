@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from my_utils.analysis.live import snapshot
+from my_utils.analysis.live.command import main as live
 from my_utils.cli.why import main
 
 from ...conftest import ROOT
@@ -108,8 +109,8 @@ def test_the_stacks_of_a_hang_come_first_and_equal_ones_once(
     assert lines[0].startswith("HANGS since ") and lines[0].endswith(
         ": step 6, in iter > all_reduce, 2 ranks: 0-1"
     )
-    assert lines[1].startswith("! rank 2") and "in iter > input" in lines[1]
     here = f"`stop_here` <string>:{line_of('time.sleep')}"
+    assert lines[1].startswith("! rank 2") and f"in iter > input, at {here}, since " in lines[1]
     assert [line for line in lines if line.startswith("rank")] == [
         f"ranks 0-1: {here} in iter > all_reduce, step 6",
         f"rank 2: {here} in iter > input, step 6",
@@ -118,6 +119,20 @@ def test_the_stacks_of_a_hang_come_first_and_equal_ones_once(
     assert sum("    all_reduce  <string>" in line for line in lines) == 1
     assert not any("no hang" in line for line in lines)
     assert "    HANGS since " in page.read_text()
+
+
+def test_live_says_where_the_named_rank_is_in_its_code(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.start("hangs")
+    job.wait_until_still(0.5)
+    capsys.readouterr()
+    assert live([str(job.log_dir), "--hung", "0.5"]) == 3
+    title, hangs, named, *rest = capsys.readouterr().out.splitlines()
+    here = f"`stop_here` <string>:{line_of('time.sleep')}"
+    assert hangs.startswith("hangs since ")
+    assert named.startswith("! rank 2") and f"in iter > input, at {here}, since " in named
+    assert not any("stop_here" in line for line in [title, *rest])
 
 
 def test_a_hang_is_data_too(job: Job, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ it ("absent"), have it pending behind another call ("behind"), are in it too, or
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..flight_files import Call, Dump, PeerCall
@@ -67,12 +67,16 @@ class Standstill:
         dumps: Sequence[Dump],
         groups: Mapping[tuple[int, str], Group],
         world_size: int = 0,
+        gone: Collection[int] = (),
     ) -> None:
+        """gone: ranks whose processes ended before the others stood still; without a dump they can
+        have entered nothing more."""
         self.dumps = {dump.rank: dump for dump in dumps}
         self.groups = groups
         self.newest_s = max((_written_s(dump) for dump in dumps), default=0.0)
         size = max(world_size, max(self.dumps, default=0))
         self._missing = [rank for rank in range(size) if rank not in self.dumps]
+        self.gone = frozenset(gone).difference(self.dumps)
         self.pending = {dump.rank: _pending_records(dump) for dump in dumps}
         stands = {dump.rank: _stand(dump, groups) for dump in dumps}
         self.stale = frozenset(
@@ -89,6 +93,8 @@ class Standstill:
     def maybe_failed(self, rank: int) -> Group | None:
         """The group of the newest call of a rank, where gloo may have ended it by an error: not all
         members are known to have ended it."""
+        if rank in self.gone:
+            return None
         for name, calls in self.dumps[rank].groups.items():
             group = self.groups.get((rank, name))
             if calls.failed and group is not None:
@@ -141,7 +147,7 @@ class Standstill:
         for rank in group.members:
             dump = self.dumps.get(rank)
             if dump is None:
-                node.unknown.append(rank)
+                (node.absent if rank in self.gone else node.unknown).append(rank)
                 continue
             calls = group.calls.get(rank)
             if calls is not None and (kind := calls.kinds.get(seq)):
@@ -159,7 +165,9 @@ class Standstill:
             else:
                 (node.ended if group.is_sure(dump) else node.unclear).append(rank)
         if not group.is_listed:
-            node.unknown = self.without_dump(group)
+            without = self.without_dump(group)
+            node.absent += [rank for rank in without if rank in self.gone]
+            node.unknown = [rank for rank in without if rank not in self.gone]
         if len(node.kinds) < 2:
             node.kinds = {}
 
@@ -177,7 +185,8 @@ class Standstill:
         dump = self.dumps.get(peer)
         known = (*node.absent, *node.behind, *node.unknown, *node.unclear)
         if dump is None or peer in known:
-            node.unknown += [] if peer in known else [peer]
+            if peer not in known:
+                (node.absent if peer in self.gone else node.unknown).append(peer)
             return
         response = "recv" if call.way == "send" else "send", group.place(rank)
         calls = group.calls.get(peer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from ..flight_files import Dump
@@ -30,9 +30,9 @@ class Cause:
     """What a hang comes from.
 
     kind: "never entered", "stuck inside", "came late", "other path", "other order", "no dump",
-    "stopped"; or, undecided, "inside" (all are in the call) and "ring". ranks: who is to blame, or
-    among whom it is. direct: the ranks that wait in a call for them; waiting: those and all that
-    wait for these.
+    "stopped", or "dead": it left no dump, as its process ended before. Undecided are "inside" (all
+    are in the call) and "ring", too. ranks: who is to blame, or among whom it is. direct: the ranks
+    that wait in a call for them; waiting: those and all that wait for these.
     """
 
     kind: str
@@ -159,9 +159,12 @@ def _kinds_of(group: Group, seq: int) -> dict[str, list[int]]:
     return kinds
 
 
-def find_causes(dumps: Sequence[Dump], world_size: int = 0) -> tuple[list[Cause], Standstill]:
-    """The causes, those that are sure and that explain most first. `world_size` 0: not known."""
-    still = Standstill(dumps, find_groups(dumps, world_size), world_size)
+def find_causes(
+    dumps: Sequence[Dump], world_size: int = 0, gone: Collection[int] = ()
+) -> tuple[list[Cause], Standstill]:
+    """The causes, those that are sure and that explain most first. `world_size` 0: not known. gone:
+    ranks whose processes ended before the others stood still."""
+    still = Standstill(dumps, find_groups(dumps, world_size), world_size, gone)
     graph = _Graph(still)
     ranks: list[_Vertex] = [*sorted(still.stands)]
     parts = last_parts(ranks, graph.after)
@@ -206,10 +209,14 @@ def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
     kind = "came late" if rank in node.late else "never entered"
     if rank in graph.parted:
         node, kind = graph.parted[rank], "other path"
+    if rank in graph.still.gone:
+        kind = "dead"
     failed = graph.still.maybe_failed(rank)
     if failed is None:
         return _made_cause(kind, [rank], node, held, graph)
     missing = graph.still.without_dump(failed)
+    if gone := [one for one in missing if one in graph.still.gone]:
+        return _made_cause("dead", gone, node, held, graph)
     if len(missing) == 1:
         return _made_cause("no dump", missing, node, held, graph)
     return _made_cause(kind, [rank], node, held, graph, decided=False)

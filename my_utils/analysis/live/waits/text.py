@@ -55,18 +55,19 @@ def role_text(description: str) -> str:
 def cause_lines(
     causes: Sequence[Cause], places: Mapping[int, str], since: Mapping[int, str]
 ) -> Iterator[str]:
-    """A line for each of the first causes. places: where ranks are, as other files of the run say
-    it, such as "in iter > data". since: of each cause's place in `causes`, since when it is."""
+    """A line for each of the first causes. places: where ranks are, as other sources say it, such
+    as "in iter > data". since: of each cause's place in `causes`, since when it is."""
     for at, cause in enumerate(causes[:CAUSES_SHOWN]):
         more = len(causes) - CAUSES_SHOWN if at == CAUSES_SHOWN - 1 else 0
         rest = f"; and {more} more, see --json" if more > 0 else ""
         known = [f"rank {rank} is {places[rank]}" for rank in cause.ranks[:2] if rank in places]
         evidence = f" ({'; '.join(known)})" if known else ""
         mark = "" if cause.decided else "undecided: "
-        yield f"! {mark}{_sentence(cause)}, {since[at]}{evidence}{rest}"
+        yield f"! {mark}{sentence(cause)}, {since[at]}{evidence}{rest}"
 
 
-def _sentence(cause: Cause) -> str:
+def sentence(cause: Cause) -> str:
+    """What a cause is, for people."""
     who = _ranks(cause.ranks)
     call = f"{call_text(cause.node.call)} of {group_text(cause.node)}"
     has, is_are = ("has", "is") if len(cause.ranks) == 1 else ("have", "are")
@@ -84,6 +85,9 @@ def _sentence(cause: Cause) -> str:
 
 
 def _less_sure(cause: Cause, who: str, has: str, call: str) -> str:
+    if cause.kind == "dead":
+        is_are, it = ("is", "it") if len(cause.ranks) == 1 else ("are", "them")
+        return f"{who} {is_are} gone, and others wait for {it} in {call}"
     if cause.kind == "no dump":
         any_of = "one of " if len(cause.ranks) > 1 else ""
         return f"{any_of}{who} left no dump, and others wait for it in {call}"

@@ -1,0 +1,138 @@
+"""Where a rank is by its open stages and recorded collectives, and which of two is further."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from ....core.run_files.state import Rank, Thread
+from ...verdict.kinds import kind_of_stage
+
+PATIENCE = 20.0  # times what a rank may stand still
+KEPT = 16  # finished stages that a journal shows of a thread
+WAIT = "wait "
+_PEER_CALLS = ("send", "recv")
+
+
+def _nobody(rank: Rank, name: str) -> frozenset[int] | None:
+    return None
+
+
+def _no_error(rank: Rank) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What is known of the run besides this poll. meetings: names of stages in which ranks wait for
+    one another. steps_a_second: of the fastest rank, 0.0 where it is not known. members: of the
+    group of a rank's call, by its label, or of its stage; None where they are not known. error: of
+    a rank that has ended, the name of its exception."""
+
+    meetings: Collection[str] = ()
+    steps_a_second: float = 0.0
+    members: Callable[[Rank, str], frozenset[int] | None] = _nobody
+    error: Callable[[Rank], str] = _no_error
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where a rank waits for others. name: of the stage or the call. members: the ranks of its
+    group; None where they are not known."""
+
+    name: str
+    members: frozenset[int] | None = None
+
+
+def meeting_of(rank: Rank, usual: Usual) -> Meeting | None:
+    """Where the main thread waits for other ranks, or may; None where it does not."""
+    if rank.call is not None:
+        name = rank.call.name.removeprefix(WAIT)
+        kind, _, label = name.partition(" ")
+        if kind in _PEER_CALLS and label.isdecimal():
+            return Meeting(name, frozenset([rank.rank, int(label)]))
+        return Meeting(name, usual.members(rank, label))
+    for stage in rank.stack:
+        if stage in usual.meetings or kind_of_stage(stage) == "communication":
+            return Meeting(stage, usual.members(rank, stage))
+    return None
+
+
+def in_meeting(rank: Rank, names: Collection[str]) -> bool:
+    return meeting_of(rank, Usual(names)) is not None
+
+
+def takes_long(rank: Rank, after_s: float) -> bool:
+    """Whether the rank lives and is in a checkpoint, in an evaluation, or in the forward of its
+    first step, which may compile: that may take 20 times as long, and others may wait for it."""
+    if rank.state != "running" or rank.main is None or rank.call is not None:
+        return False
+    if (rank.still_s or 0.0) >= PATIENCE * after_s:
+        return False
+    kinds = {kind_of_stage(stage) for stage in rank.stack}
+    compiles = rank.stack[-1:] == ("forward",) and rank.step == 0
+    return compiles or bool(kinds & {"checkpoint", "eval"})
+
+
+def missing_ranks(ranks: Sequence[Rank]) -> list[int]:
+    """The ranks that the run should have, by its world size, and that left no file."""
+    size = max((rank.world_size for rank in ranks if not rank.left_before), default=0)
+    seen = {rank.rank for rank in ranks}
+    return [number for number in range(size) if number not in seen]
+
+
+def news_ns(rank: Rank) -> float:
+    """The moment at which the rank was in its step for certain: a heartbeat is as old as its file
+    is. Unix time."""
+    age_s = rank.beat_age_s or 0.0 if rank.source == "heartbeat" else 0.0
+    return rank.seen_ns - (rank.time_offset_s + age_s) * 1e9
+
+
+# --- the order of two ranks ---
+
+
+def is_behind(rank: Rank, other: Rank) -> bool:
+    """Whether `other` is certainly further in the step that both are in: it has ended a stage that
+    the rank is still in. Journals keep the ended stages, heartbeats do not. False where nothing is
+    known."""
+    if rank.step is None or rank.step != other.step or not (_is_known(rank) and _is_known(other)):
+        return False
+    stage, other_stage = _where_they_part(rank.stack, other.stack)
+    if stage is not None:
+        return _ended(other, stage) > _ended(rank, stage)
+    # The rank is between two stages, and has not begun the one that the other is in.
+    return other_stage is not None and _ended(other, other_stage) >= _ended(rank, other_stage)
+
+
+def _where_they_part(
+    stack: tuple[str, ...], other: tuple[str, ...]
+) -> tuple[str | None, str | None]:
+    """The outermost stages of two stacks that differ; None for the one that has no more."""
+    same = 0
+    while same < min(len(stack), len(other)) and stack[same] == other[same]:
+        same += 1
+    return (
+        stack[same] if same < len(stack) else None,
+        other[same] if same < len(other) else None,
+    )
+
+
+def _is_known(rank: Rank) -> bool:
+    """Whether all stages that the rank has ended in its step are there to be counted."""
+    threads = _timed(rank)
+    return bool(threads) and all(
+        len(thread.last) < KEPT or thread.last[-1].step != rank.step for thread in threads
+    )
+
+
+def _ended(rank: Rank, stage: str) -> int:
+    """How many stages of that name it has ended in its step."""
+    return sum(
+        finished.step == rank.step and finished.name == stage
+        for thread in _timed(rank)
+        for finished in thread.last
+    )
+
+
+def _timed(rank: Rank) -> list[Thread]:
+    return [thread for thread in rank.main_threads if thread.last]
