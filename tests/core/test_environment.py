@@ -72,7 +72,7 @@ def test_a_process_reads_its_switch(text: str, kind: str, run_python: RunPython)
 OTHERS = {
     "ASYNC_END", "ASYNC_START", "COUNTER", "CRITICAL", "DEBUG", "DIR", "ERROR",
     "EXAMPLE_SWITCH", "FLOW_END", "FLOW_START", "INFO", "INSTANT", "JSON", "LIST", "LOGGER",
-    "LOG_DIR", "MU_HAVE_NVTX", "NOT_SET", "RANKS", "SC_CLK_TCK", "SC_PAGE_SIZE", "SECONDS",
+    "LOG_DIR", "MU_HAVE_NVTX", "NOT_SET", "OK", "RANKS", "SC_CLK_TCK", "SC_PAGE_SIZE", "SECONDS",
     "SPREAD", "UNKNOWN", "WARNING",
 }  # fmt: skip
 
