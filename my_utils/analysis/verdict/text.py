@@ -12,6 +12,7 @@ from ...core.units import count_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
 from .last_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import change_for, is_collection, next_command
+from .pages import page_path
 from .result import Finding, Verdict
 
 LINES_MAX = 12
@@ -484,7 +485,9 @@ def _next_lines(one: Finding, verdict: Verdict, width: int) -> list[str]:
     command = f"next: {next_step(verdict)}"
     is_cause = "causes" in one.detail and ("hiccups" in one.detail or one.kind == "untimed")
     page = CAUSES_PAGE if is_cause else PAGES[one.kind]
-    page = INSIDE_PAGE if "last_share" in one.detail else page
+    page = page_path(INSIDE_PAGE if "last_share" in one.detail else page)
+    if not page:
+        return [command]
     line = f"{command}     {page}"
     return [line] if len(line) <= width - 2 else [command, f"read: {page}"]
 
@@ -536,7 +539,7 @@ def _row(one: Finding, verdict: Verdict) -> str:
     since = "" if one.since_step is None else str(one.since_step)
     cells = [
         one.kind, who_text(one, verdict), one.stage or "", _ms(one.cost_ns_a_step),
-        _percent(one.share), since, PAGES[one.kind],
+        _percent(one.share), since, page_path(PAGES[one.kind]),
     ]  # fmt: skip
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
