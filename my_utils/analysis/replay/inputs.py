@@ -93,6 +93,7 @@ def _replayed(run: RunData, warmup: int | None) -> Verdict | None:
         return None
     from .judge import judge_operations
     from .read_run import operations_of_run
+    from .recorded_causes import add_recorded_causes
 
     operations = operations_of_run(run.recorded)
     if operations is None:
@@ -107,6 +108,7 @@ def _replayed(run: RunData, warmup: int | None) -> Verdict | None:
     for one in verdict.findings:
         if one.kind == "input" and workers.isdecimal():
             one.detail["num_workers"] = int(workers)
+    add_recorded_causes(run, verdict)
     verdict.attempts, verdict.older_attempts = run.attempts, run.older_attempts
     verdict.notes += run.problems
     return verdict

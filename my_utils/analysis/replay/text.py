@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ...core.ranges import ranks_text
 from ...core.units import count_text, time_text
-from ..verdict.text import ending_lines, wrapped
+from ..verdict.text import causes_line, ending_lines, wrapped
 from .result import ReplayFinding, ReplayVerdict
 
 ALSO_MAX = 3
@@ -87,6 +87,8 @@ def _body(one: ReplayFinding, verdict: ReplayVerdict) -> Iterator[str]:
         yield f"{100 * row.share:.0f} % of it in {row.name}: {took} each time; {_else(one)} {usual}"
     if one.steps and len(one.steps) < verdict.judged_steps:
         yield f"in {count_text(len(one.steps), 'step')}{_every(one.steps)}: {_numbers(one.steps)}"
+    if "causes" in one.detail:
+        yield causes_line(one.detail)
     better = verdict.step_ns - one.saves_ns_a_step
     low, high = (time_text(verdict.step_ns * (1 - s) * 1e-6) for s in (one.high, one.low))
     times = verdict.step_ns / max(better, 1.0)

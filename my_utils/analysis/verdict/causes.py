@@ -14,7 +14,7 @@ other steps is its part of the lost time:
 - "storage": it waited in a call that works on a file
 - "page": it waited for a page of its memory that had to be read, or the kernel read it
 - "memory": pages, and work of the kernel, while its cgroup lacked memory
-- "other": it waited in another call: for another thread, a process, the network
+- "other": it waited in another call: it slept, or waited for a thread, a process, the network
 - "wait": it waited, and was not sampled
 
 The first four and "stopped" are measured, and what they leave is shared out by the samples. If
@@ -78,13 +78,7 @@ def causes_of(host: Mapping[str, Matrix], sizes: Matrix, meets: bool = False) ->
     above = _all_above(host, events, meets)
     if "cpu_us" not in above or "delay_us" not in above:
         return {}
-    parts = _parts(above, lost_us, count)
-    order = sorted(parts, key=lambda name: -parts[name])
-    shares = [(name, round(parts[name] / lost_us, 3)) for name in order]
-    detail: dict[str, object] = {
-        "causes": [one for one in shares if one[1] >= LISTED],
-        "cause": order[0] if shares[0][1] >= NAMED else "unknown",
-    }
+    detail = _shares(_parts(above, lost_us, count), lost_us)
     if pages := round(above.get("major_faults", 0.0) / count):
         detail["disk_pages"] = pages
     if detail["cause"] in ("delay", "quota"):
@@ -95,6 +89,41 @@ def causes_of(host: Mapping[str, Matrix], sizes: Matrix, meets: bool = False) ->
     if detail["cause"] == "gc2" and (objects := _known(host, "gc_objects", events)):
         detail["objects"] = int(max(objects))
     return detail
+
+
+def causes_of_all(host: Mapping[str, Matrix], took_ns: float, step_ns: float) -> dict[str, object]:
+    """The same for time that each step has, so that nothing shows what is usual: of each part what
+    does not fit into the rest of a step. took_ns: of a step of `step_ns`, in the mean.
+
+    >>> host = {"cpu_us": np.full((1, 9), 95e3), "delay_us": np.zeros((1, 9)),
+    ...         "gc2_us": np.full((1, 9), 85e3)}
+    >>> causes_of_all(host, 90e6, 100e6)
+    {'causes': [('gc2', 0.833)], 'cause': 'gc2'}
+    """
+    measured = [name for name in HOST_COUNTERS if name in host]
+    if "cpu_us" not in host or "delay_us" not in host or took_ns <= 0:
+        return {}
+    steps = np.isfinite(host["cpu_us"]) & np.isfinite(host["delay_us"])
+    if steps.mean() < MEASURED:
+        return {}
+    whole = {name: float(np.nansum(host[name][steps])) for name in measured}
+    count = int(steps.sum())
+    parts = _parts(whole, step_ns * count / NS_IN_US, count)
+    elsewhere_us = max(step_ns - took_ns, 0.0) * count / NS_IN_US
+    least = {name: max(part - elsewhere_us, 0.0) for name, part in parts.items()}
+    detail = _shares(least, took_ns * count / NS_IN_US)
+    if detail["cause"] == "gc2" and (objects := _known(host, "gc_objects", steps)):
+        detail["objects"] = int(max(objects))
+    return detail
+
+
+def _shares(parts: Mapping[str, float], lost_us: float) -> dict[str, object]:
+    order = sorted(parts, key=lambda name: -parts[name])
+    shares = [(name, round(parts[name] / lost_us, 3)) for name in order]
+    return {
+        "causes": [one for one in shares if one[1] >= LISTED],
+        "cause": order[0] if shares[0][1] >= NAMED else "unknown",
+    }
 
 
 def _known(host: Mapping[str, Matrix], name: str, events: Mask) -> list[float]:

@@ -288,11 +288,12 @@ def _explained(
     whole, largest = median(own + work.in_meetings.sum(2), 0), of_all.max(0)
     apart, whole = largest - largest.mean(), whole - whole.mean()
     squares = float((apart**2).sum())
-    if not squares:
-        return None
-    follows = float((apart * whole).sum() / np.sqrt(squares * max(float((whole**2).sum()), 1.0)))
-    correlation = max(correlation, follows)
+    if squares:
+        scale = np.sqrt(squares * max(float((whole**2).sum()), 1.0))
+        correlation = max(correlation, float((apart * whole).sum()) / scale)
+        slope = float((apart * whole).sum()) / squares
+    else:  # the largest is always the same, on one rank or another
+        slope = float((work_apart * sizes_apart).sum() / max(float((sizes_apart**2).sum()), 1.0))
     if correlation < EXPLAINED:
         return None
-    slope = float((apart * whole).sum()) / squares
     return correlation, max(slope, 0.0) * (largest - of_all.mean(0))

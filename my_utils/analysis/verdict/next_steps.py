@@ -34,6 +34,7 @@ CHANGES: dict[Kind, str] = {
     "optimizer": "foreach=True or fused=True in the optimizer",
     "short of cores": "fewer threads a rank (OMP_NUM_THREADS=1), or more cores",
 }
+LESS_COLLECTING = "gc.freeze() before the loop: collections leave out what is there by then"
 WORKERS = "num_workers={workers} in the DataLoader, now {now}"
 FEW_WORKERS = 4
 STEPS_AROUND = 3
@@ -46,7 +47,11 @@ def change_for(kind: Kind, detail: Mapping[str, Any]) -> str | None:
     'num_workers=4 in the DataLoader, now 0'
     >>> change_for("input", {"num_workers": 3, "workers_do": "runs"})
     'num_workers=6 in the DataLoader, now 3'
+    >>> change_for("untimed", {"cause": "gc2"})
+    'gc.freeze() before the loop: collections leave out what is there by then'
     """
+    if is_collection(detail):
+        return LESS_COLLECTING
     if kind != "input":
         return CHANGES.get(kind)
     now = detail.get("num_workers")
@@ -55,6 +60,11 @@ def change_for(kind: Kind, detail: Mapping[str, Any]) -> str | None:
     if now is None or detail.get("workers_do") != "runs":
         return None
     return WORKERS.format(workers=2 * now, now=now)
+
+
+def is_collection(detail: Mapping[str, Any]) -> bool:
+    """Whether most of the time of a finding is garbage collection."""
+    return detail.get("cause") in ("gc0", "gc1", "gc2")
 
 
 def next_command(

@@ -20,6 +20,7 @@ from .blame import blame, blame_without_stage
 from .causes import worker_of
 from .cores import short_of_cores
 from .device import DeviceView, device_view, has_gpu_times
+from .finding_causes import add_causes
 from .gpu_clocks import errors_of, lower_clock
 from .hiccups import hiccups, moving_imbalance
 from .kinds import blocks_green
@@ -78,6 +79,7 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
         findings = [one for one in findings if not _is_launching(one, view)]
     _explain_input(run, findings, columns)
     _explain_clocks(run, findings, columns)
+    add_causes(run, findings, columns)
     findings += _of_the_device(view, verdict)
     findings += _of_memory(run, columns, verdict)
     findings += _of_warmup(run, columns)

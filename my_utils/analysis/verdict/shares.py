@@ -38,7 +38,7 @@ def shared_stages(work: Work, left: Remaining) -> list[tuple[Loss, str]]:
         loss = Loss(kind, saved[best], np.arange(len(work.rows)), part)
         loss.detail = {
             "took_ns": float(median(work.own[..., part].mean(1))),
-            **_times(median(work.own[..., part], 0)),
+            **_times(median(left.parts[..., part], 0)),
         }
         found.append((loss, work.parts[part]))
         own = own - left.parts[..., part]

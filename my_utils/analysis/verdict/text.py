@@ -11,7 +11,8 @@ from ...core.ranges import ranks_text
 from ...core.units import count_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
 from .last_text import INSIDE_PAGE, last_lines, last_short
-from .next_steps import change_for, next_command
+from .next_steps import change_for, is_collection, next_command
+from .pages import page_path
 from .result import Finding, Verdict
 
 LINES_MAX = 12
@@ -57,7 +58,7 @@ CAUSES = {
     "storage": "waiting for storage",
     "page": "waiting for pages of its memory to be read from a disk",
     "memory": "lack of memory in its cgroup",
-    "other": "waiting for another thread, a process or the network",
+    "other": "sleeping, or waiting for another thread, a process or the network",
     "wait": "waiting for a disk, a lock, or stopped",
 }
 
@@ -197,6 +198,8 @@ def headline(one: Finding, verdict: Verdict) -> str:
     """What stands first, such as "BOUND BY INPUT on rank 1"."""
     where = f" in {one.stage}" if one.stage else ""
     who = who_text(one, verdict)
+    if _is_collecting(one):
+        return f"BOUND BY GARBAGE COLLECTION on {who}"
     if one.kind == "straggler":
         unknown = "" if one.stage or one.hosts or one.detail.get("parts") else ", stage not known"
         return f"{HEADS[one.kind]} {who}{where}{unknown}"
@@ -207,6 +210,10 @@ def headline(one: Finding, verdict: Verdict) -> str:
     if one.kind == "throughput falls":
         return f"{HEADS[one.kind]}{where}"
     return f"{HEADS[one.kind]} on {who}" if who else HEADS[one.kind]
+
+
+def _is_collecting(one: Finding) -> bool:
+    return one.kind in ("untimed", "host hiccups") and is_collection(one.detail)
 
 
 def who_text(one: Finding, verdict: Verdict) -> str:
@@ -254,6 +261,8 @@ def _of_a_stage(one: Finding, verdict: Verdict) -> Iterator[str]:
         yield "more than the others in " + ", ".join(
             f"{name} ({_percent(share)})" for name, share in parts
         )
+    if "causes" in detail:
+        yield causes_line(detail)
     yield from _waits(one, verdict)
 
 
@@ -300,6 +309,7 @@ def _of_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
     detail = one.detail
     every = f", every {detail['every']} steps" if "every" in detail else ""
     where = f" in {one.stage}" if one.stage else ""
+    where = " in no stage" if one.stage == UNTIMED else where
     count = int(detail["hiccups"])
     take = "takes" if count == 1 else "take"
     yield (
@@ -307,20 +317,20 @@ def _of_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
         f"{where} on {who_text(one, verdict)}{every}"
     )
     if "causes" in detail:
-        yield _of_causes(detail)
+        yield causes_line(detail)
 
 
-def _of_causes(detail: Mapping[str, Any]) -> str:
+def causes_line(detail: Mapping[str, Any]) -> str:
     """
-    >>> _of_causes({"cause": "gc2", "causes": [("gc2", 0.94)]})
+    >>> causes_line({"cause": "gc2", "causes": [("gc2", 0.94)]})
     'of that 94 % is garbage collection, generation 2'
     >>> detail = {"cause": "delay", "causes": [("delay", 0.9)], "ran_share": 0.6, "others": 4}
-    >>> _of_causes(detail).partition("; ")[2]
+    >>> causes_line(detail).partition("; ")[2]
     'it ran 60 % of the time it wanted: 4 other threads of its host wanted to, too'
     """
     parts = [f"{_percent(share)} is {CAUSES[name]}" for name, share in detail["causes"]]
     what = f"of that {', '.join(parts)}" if parts else ""
-    if detail["cause"] == "unknown":
+    if detail.get("cause") == "unknown":
         what = f"cause unknown: {what}" if parts else "cause unknown"
     pages = detail.get("disk_pages", 0)
     read = f"; it reads {count_text(pages, 'page')} from a disk" if pages else ""
@@ -403,6 +413,8 @@ def _of_change(one: Finding, verdict: Verdict) -> Iterator[str]:
     yield f"a step went from {_ms(before)} to {_ms(after)}, on all ranks"
     if one.stage:
         yield f"{_percent(one.detail['stage_share'])} of it in {one.stage}"
+    if "causes" in one.detail:
+        yield causes_line(one.detail)
 
 
 def _of_launch(one: Finding, verdict: Verdict) -> Iterator[str]:
@@ -465,13 +477,17 @@ def _also(one: Finding, verdict: Verdict) -> str:
         last = f"; {last_short(one.detail)}" if "last_share" in one.detail else ""
         return headline(one, verdict) + last
     head = headline(one, verdict).lower() if not one.hosts else headline(one, verdict)
-    return f"{head}: {_percent(one.share)} of the run"
+    cause = "" if _is_collecting(one) else CAUSES.get(one.detail.get("cause", ""))
+    return f"{head}: {_percent(one.share)} of the run{f', {cause}' if cause else ''}"
 
 
 def _next_lines(one: Finding, verdict: Verdict, width: int) -> list[str]:
     command = f"next: {next_step(verdict)}"
-    page = CAUSES_PAGE if "causes" in one.detail else PAGES[one.kind]
-    page = INSIDE_PAGE if "last_share" in one.detail else page
+    is_cause = "causes" in one.detail and ("hiccups" in one.detail or one.kind == "untimed")
+    page = CAUSES_PAGE if is_cause else PAGES[one.kind]
+    page = page_path(INSIDE_PAGE if "last_share" in one.detail else page)
+    if not page:
+        return [command]
     line = f"{command}     {page}"
     return [line] if len(line) <= width - 2 else [command, f"read: {page}"]
 
@@ -523,7 +539,7 @@ def _row(one: Finding, verdict: Verdict) -> str:
     since = "" if one.since_step is None else str(one.since_step)
     cells = [
         one.kind, who_text(one, verdict), one.stage or "", _ms(one.cost_ns_a_step),
-        _percent(one.share), since, PAGES[one.kind],
+        _percent(one.share), since, page_path(PAGES[one.kind]),
     ]  # fmt: skip
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 

@@ -1,9 +1,10 @@
 """Finds runs that become slower: at a step, or gradually.
 
 The series is the step's time without the losses that were found before. It is "slower since" a step
-if two levels describe it clearly better than a line, and "throughput falls" otherwise. The cost is
-the mean over all judged steps of what they take longer than the first level, or than the first
-eighth of the steps. A stage is named if it has 80 % of the rise.
+if two levels describe it clearly better than a line, and no worse than a level from which a line
+rises, and "throughput falls" otherwise. The cost is the mean over all judged steps of what they
+take longer than the first level, or than the first eighth of the steps. A stage is named if it has
+80 % of the rise.
 """
 
 from __future__ import annotations
@@ -80,9 +81,20 @@ def _rise_of(series: Series) -> _Rise | None:
         return None
     levels, at = steps
     by_line, by_levels = (float(np.abs(calm - fit).sum()) for fit in (line, levels))
-    if by_levels > CLEARLY * by_line:
+    if by_levels > min(CLEARLY * by_line, _off_a_late_line(calm, places)):
         return _Rise(_above_the_begin(series), 0, True)
     return _Rise(np.maximum(levels - levels[0], 0), at, False)
+
+
+def _off_a_late_line(series: Series, places: npt.NDArray[np.int64]) -> float:
+    """How far the series is from a level that a line leaves, at the best of some places."""
+    count = len(series)
+    off = []
+    for at in range(count // ENDS, count - count // ENDS, max(count // (2 * ENDS), 1)):
+        since = np.maximum(places - at, 0.0)
+        slope, level = np.polyfit(since, series, 1)
+        off.append(float(np.abs(series - level - slope * since).sum()))
+    return min(off)
 
 
 def _above_the_begin(series: Series) -> Series:

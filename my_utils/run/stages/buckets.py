@@ -1,8 +1,9 @@
 """When the buckets of DDP are ready inside backward: the recorded steps, and the rows.
 
 The ranks of a run meet in the buckets, so only steps count that all of them look at. Which steps
-these are follows from the step's number: every 4th at first, and fewer later. After a step that
-was slow, all ranks look at the next one, because the ranks of DDP are slow together.
+these are follows from the step's number: one of 4 at first, and fewer later, at random distances,
+so that what alternates is seen in all its states. After a step that was slow, all ranks look at the
+next one, because the ranks of DDP are slow together.
 
 Of each bucket one row `my_utils.bucket` says what is in it, of each step that was looked at one
 row `my_utils.ready` holds the times. On a GPU these are times of enqueueing. When the GPU itself
@@ -20,8 +21,9 @@ from typing import Any
 from ... import _core
 from ...core.warnings import warn_once
 from .bucket_layout import BUCKETS_MAX, Layout, layout_of
+from .meetings import is_sampled
 
-_PERIODS = ((128, 4), (1024, 16), (16384, 64))  # up to a step, every n-th one is looked at
+_PERIODS = ((128, 4), (1024, 16), (16384, 64))  # up to a step, one of n is looked at
 _LAST_PERIOD = 256
 _COST_SHARE = 0.001  # of a step, that looking may take in the mean
 _TRIES = 64  # steps in which DDP may say how it has built its buckets anew
@@ -33,11 +35,6 @@ _GPU_STEPS = 64  # that the GPU may be behind; what it has not done by then is n
 NS_IN_US = 1000
 
 Write = Callable[[str, Mapping[str, object], int], object]
-
-
-def next_multiple(step: int, period: int) -> int:
-    """The first multiple of the period after a step."""
-    return step + period - step % period
 
 
 def _joined(times_us: Sequence[int | None]) -> str:
@@ -85,7 +82,7 @@ class SampledSteps:
             return at_most
         if self._stages.buckets is not None or not self._is_ready():
             return 1
-        return min(self._next_due(step) - step, at_most)
+        return next((n for n in range(1, at_most) if self._is_due(step + n)), at_most)
 
     def forget(self) -> None:
         """Looks at nothing from here on."""
@@ -124,9 +121,6 @@ class SampledSteps:
         row = {"step": step, "us": _joined(times_us), "ago_us": ago_us}
         self._write("my_utils.ready", row, step)
 
-    def _is_due(self, step: int) -> bool:
-        return self._next_due(step - 1) == step
-
     # --- what differs ---
 
     def _is_ready(self) -> bool:
@@ -136,8 +130,8 @@ class SampledSteps:
     def _prepare(self) -> None:
         """Finds out what to look at."""
 
-    def _next_due(self, step: int) -> int:
-        """The first step after this one that is looked at, whatever happens."""
+    def _is_due(self, step: int) -> bool:
+        """Whether a step is looked at, whatever happens."""
         raise NotImplementedError
 
     def _look(self) -> _core.BucketTimes | None:
@@ -178,13 +172,13 @@ class BucketSampler(SampledSteps):
         self._models = []
         self._on_gpu.clear()
 
-    def _next_due(self, step: int) -> int:
-        return next_multiple(step, self._period(step + 1))
+    def _is_due(self, step: int) -> bool:
+        if self._every is not None:
+            return step % max(self._every, 1) == 0
+        return is_sampled(step, self._period(step))
 
     def _period(self, step: int) -> int:
         """A power of two, so that ranks with longer periods look at steps that all look at."""
-        if self._every is not None:
-            return max(self._every, 1)
         period = next((n for last, n in _PERIODS if step < last), _LAST_PERIOD)
         while self._cost_ns > _COST_SHARE * period * self._usual_ns > 0:
             period *= 2

@@ -105,12 +105,26 @@ def meetings(modules: list[Any]) -> list[Meeting]:
 
 
 def pipeline_stage() -> int | None:
-    """The number of this process's stage where torch's pipelining is in use."""
+    """The number of this process's stage where torch's pipelining is in use, or Megatron's."""
+    if (stage := _stage_of_megatron()) is not None:
+        return stage
     kind = _class("torch.distributed.pipelining.stage", "_PipelineStageBase")
     if kind is None:
         return None
     numbers = [t.stage_index for t in gc.get_objects() if issubclass(type(t), kind)]
     return min(numbers) if numbers else None
+
+
+def _stage_of_megatron() -> int | None:
+    """None where there is only one."""
+    state: Any = sys.modules.get("megatron.core.parallel_state")
+    try:
+        if not state.model_parallel_is_initialized():
+            return None
+        stages = state.get_pipeline_model_parallel_world_size()
+        return int(state.get_pipeline_model_parallel_rank()) if stages > 1 else None
+    except (AttributeError, RuntimeError, ValueError):  # not imported, or another version
+        return None
 
 
 def device_kind(modules: Iterable[Any]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ... import _core
 from .bucket_layout import BUCKETS_MAX, module_text
-from .buckets import NS_IN_US, SampledSteps, Write, next_multiple
+from .buckets import NS_IN_US, SampledSteps, Write
 
 _BURST = 16  # steps in a row
 _FIRST = 16  # the step at which the first burst begins
@@ -59,15 +59,12 @@ class FlightSampler(SampledSteps):
         super().forget()
         self._is_watching = False
 
-    def _next_due(self, step: int) -> int:
+    def _is_due(self, step: int) -> bool:
         if self._every is not None:
-            return next_multiple(step, max(self._every, 1))
-        after = step + 1
-        if after < _FIRST + _BURST:
-            return max(after, _FIRST)
+            return step % max(self._every, 1) == 0
         period = self._period()
-        is_in_burst = after >= period and after % period < _BURST
-        return after if is_in_burst else next_multiple(after, period)
+        is_in_burst = step >= period and step % period < _BURST
+        return is_in_burst or _FIRST <= step < _FIRST + _BURST
 
     def _period(self) -> int:
         """A power of two: ranks with longer periods look where all do."""

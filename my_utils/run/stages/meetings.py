@@ -64,6 +64,23 @@ _FUNCTIONAL = {
     "broadcast": "broadcast",
 }
 
+# What Megatron's `parallel_state` calls its groups.
+_MEGATRON = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "DATA_PARALLEL_GROUP": "dp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+    "EXPERT_TENSOR_PARALLEL_GROUP": "etp",
+    "EXPERT_DATA_PARALLEL_GROUP": "edp",
+    "MODEL_PARALLEL_GROUP": "tp_pp",
+    "DATA_PARALLEL_GROUP_WITH_CP": "dp_cp",
+    "TENSOR_AND_DATA_PARALLEL_GROUP": "tp_dp",
+    "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "tp_dp_cp",
+    "TENSOR_AND_CONTEXT_PARALLEL_GROUP": "tp_cp",
+    "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": "etp_ep",
+}
+
 ALL_UNTIL = 4096  # calls of a rank: so many are recorded whatever a step has
 CALLS_A_STEP = 8  # on average, from then on
 LABEL_MAX = 40
@@ -200,8 +217,10 @@ def role_of(described: str) -> str:
     """
     >>> role_of("mesh_tp"), role_of("default_pg"), role_of("undefined")
     ('tp', 'world', '')
+    >>> role_of("EXPERT_MODEL_PARALLEL_GROUP")
+    'ep'
     """
-    known = {"default_pg": "world", "undefined": ""}
+    known = {"default_pg": "world", "undefined": "", **_MEGATRON}
     return known.get(described, described.removeprefix("mesh_"))[:LABEL_MAX]
 
 

@@ -22,6 +22,7 @@ from ... import _core
 from ..environment import takes_gpu_times
 from . import names
 from .late_imports import when_imported
+from .loader_uses import LoaderUses
 from .meetings import Meetings, method_calls, recorded_operators, wait_call
 
 _MEETS = (
@@ -64,6 +65,7 @@ class Patches:
         self._stages = stages
         self._listener = listener
         self._meetings = meetings
+        self._uses = LoaderUses(stages)
         self._undo: list[Callable[[], object]] = []
         self._removed = False
 
@@ -179,17 +181,25 @@ class Patches:
 
     def _loader(self, module: Any) -> None:
         begin, end, loaded = self._stages.begin, self._stages.end, self._listener.loaded
+        uses = self._uses
         following = module._BaseDataLoaderIter.__next__
 
         @functools.wraps(following)
         def timed(self: Any) -> Any:
-            if is_compiling() or not begin(names.INPUT):
+            if is_compiling():
+                return following(self)
+            dataset = getattr(self, "_dataset", None)
+            stage = uses.stage_of(self, dataset)
+            if not begin(stage):
                 return following(self)
             try:
                 batch = following(self)
             finally:
                 end()
-            loaded(self, batch)
+                uses.ended()
+            uses.loaded(self, dataset)
+            if stage == names.INPUT:
+                loaded(self, batch)
             return batch
 
         self._set(module._BaseDataLoaderIter, "__next__", timed)
@@ -207,13 +217,13 @@ class Patches:
         return patch
 
     def _iterator(self, iterate: Any) -> Any:
-        begin, end = self._stages.begin, self._stages.end
+        begin, end, uses = self._stages.begin, self._stages.end, self._uses
 
         @functools.wraps(iterate)
         def timed(*args: Any, **kwargs: Any) -> Iterator[Any]:
             items = iterate(*args, **kwargs)
             while True:
-                began = begin(names.INPUT)
+                began = begin(uses.stage_of(items, args[0]))
                 try:
                     item = next(items)
                 except StopIteration:
@@ -221,6 +231,9 @@ class Patches:
                 finally:
                     if began:
                         end()
+                        uses.ended()
+                if began:
+                    uses.loaded(items, args[0])
                 yield item
 
         return timed

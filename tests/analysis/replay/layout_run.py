@@ -5,12 +5,15 @@ torchrun layout_run.py LAYOUT SLOW_RANK
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import all_to_all_single
+from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
@@ -82,6 +85,56 @@ def pipeline(rank: int, world: int, takes_s: float) -> None:
         optimizer.step()
 
 
+class Experts(torch.nn.Module):
+    """Each rank's tokens go to the experts of all ranks, and come back."""
+
+    def __init__(self, takes_s: float) -> None:
+        super().__init__()
+        self.gate, self.expert = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.takes_s = takes_s
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        world = list(range(dist.get_world_size()))
+        tokens = all_to_all_single(self.gate(x), None, None, world)
+        time.sleep(self.takes_s)
+        back: torch.Tensor = all_to_all_single(self.expert(tokens), None, None, world)
+        return back
+
+
+def train_experts(takes_s: float) -> None:
+    model = Experts(takes_s)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for batch in DataLoader(Rows(LOADS_S), batch_size=1):
+        model(batch.repeat(dist.get_world_size(), 1)).square().mean().backward()
+        dist.all_reduce(model.gate.weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def train_in_parts(parts: int, takes_s: float, *, syncs: bool) -> None:
+    """Several batches a step under DDP. syncs: gradients are reduced after each of them."""
+    model = torch.nn.parallel.DistributedDataParallel(Block(takes_s / parts))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for _ in range(STEPS):
+        for part in range(parts):
+            is_last = part == parts - 1
+            with contextlib.nullcontext() if syncs or is_last else model.no_sync():
+                model(torch.ones(1, 16)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def train_joined(takes_s: float) -> None:
+    """Rank 0 has fewer batches than the others."""
+    model = torch.nn.parallel.DistributedDataParallel(Block(takes_s))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    with Join([model]):
+        for _ in range(STEPS - 10 * (dist.get_rank() == 0)):
+            model(torch.ones(1, 16)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def main(layout: str, slow: int) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -105,6 +158,16 @@ def main(layout: str, slow: int) -> None:
             fully_shard(block, mesh=mesh["dp"])
         fully_shard(model, mesh=mesh["dp"])
         train(model, LOADS_S)
+    elif layout == "experts":
+        train_experts(takes_s)
+    elif layout == "no_sync":
+        train_in_parts(4, takes_s, syncs=False)
+    elif layout == "gradient accumulation":
+        train_in_parts(4, takes_s, syncs=True)
+    elif layout == "uneven":  # the slow rank has eight batches a step, and each takes as long
+        train_in_parts(8 if rank == slow else 1, takes_s, syncs=False)
+    elif layout == "Join":
+        train_joined(takes_s)
     else:
         raise ValueError(layout)
     dist.destroy_process_group()

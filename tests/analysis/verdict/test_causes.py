@@ -30,7 +30,7 @@ TEXTS = {
     "storage": "waiting for storage",
     "page": "waiting for pages of its memory to be read from a disk",
     "memory": "lack of memory in its cgroup",
-    "other": "waiting for another thread, a process or the network",
+    "other": "sleeping, or waiting for another thread, a process or the network",
 }
 SAMPLED = ("gil_us", "storage_us", "page_us", "other_us", "stopped_us")
 WHERE = {"delay": "delay_us", "quota": "delay_us", "memory": "page_us"} | {

@@ -189,6 +189,32 @@ def test_a_rise_in_the_second_half_saves_what_the_first_half_took() -> None:
     assert without == pytest.approx(verdict.step_ns - rises.mean(), rel=0.02)
 
 
+@pytest.mark.parametrize("ranks", [1, 8, 64])
+@pytest.mark.parametrize("noise", [0.02, 0.05])
+def test_a_rise_that_begins_late_costs_what_it_costs(ranks: int, noise: float) -> None:
+    """Two levels describe it better than a line, and cost a quarter too little."""
+    means = {"input": 2.0, "forward": 60.0, "backward": 20.0, "optimizer": 4.0}
+    run = ArrayRun(ranks=ranks, steps=2000, noise=noise, means_ms=means)
+    rises = np.clip(np.arange(2000) - 1000, 0, None) * 0.048e6
+    run.took_ns[:, :, run.at("forward")] += rises
+    verdict = judge(run.data(sync_points=[DDP] if ranks > 1 else []))
+    finding = verdict.findings[0]
+    assert (finding.kind, finding.stage) == ("throughput falls", "forward"), verdict.lines()
+    assert finding.cost_ns_a_step == pytest.approx(rises.mean(), rel=0.06)
+
+
+def test_batches_that_are_larger_by_turns_explain_an_imbalance() -> None:
+    """The largest batch of a step is always as large."""
+    run = ArrayRun(ranks=2, steps=120)
+    samples = np.where((np.arange(120) + np.arange(2)[:, None]) % 2, 3.0, 1.0)
+    run.took_ns[:, :, run.at("forward")] += 12e6 * (samples - 1)
+    verdict = judge(run.data(sync_points=[DDP], counters={"samples": samples}))
+    finding = verdict.findings[0]
+    assert finding.kind == "moving imbalance", verdict.lines()
+    assert finding.detail["by"] == "samples"
+    assert finding.cost_ns_a_step == pytest.approx(12e6, rel=0.1)
+
+
 def test_how_often_all_ranks_write_a_checkpoint() -> None:
     means = {"input": 2.0, "forward": 25.0, "backward": 60.0, "optimizer": 6.0, "checkpoint": 0.0}
     run = ArrayRun(ranks=2, steps=201, means_ms=means)

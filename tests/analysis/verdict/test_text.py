@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +72,33 @@ def test_the_ten_lines_of_a_slow_loader() -> None:
     assert text[5].startswith("not timed 1 %  ·  ") and text[5].endswith("no hang")
     assert text[6] == "judged: 4 of 4 ranks, steps 1:199; first 1 left out as warm-up"
     assert len(text) == 7
+
+
+SAYS_WHAT_TO_READ = """
+from my_utils.analysis.why import Finding, Verdict
+one = Finding("input", (1,), stage="input", cost_ns_a_step=75e6, share=0.8, saves_ns_a_step=75e6)
+verdict = Verdict("found", [one], judged_ranks=4, step_ns=92e6, paths=("logs",))
+print("\\n".join(verdict.lines()), verdict.markdown())
+"""
+
+
+def test_the_page_to_read_is_where_the_user_is(tmp_path: Path) -> None:
+    """A path from elsewhere that exists; none where the package came without the tree."""
+
+    def said_with(path: Path) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", SAYS_WHAT_TO_READ], cwd=tmp_path, check=True, text=True,
+            capture_output=True, env={**os.environ, "PYTHONPATH": str(path)},
+        ).stdout  # fmt: skip
+
+    in_the_tree = said_with(ROOT)
+    line = next(one for one in in_the_tree.splitlines() if one.endswith("slow-input.md"))
+    assert Path(line.split()[-1]) == ROOT / "docs/runs/slow-input.md"
+    installed = tmp_path / "site-packages"
+    shutil.copytree(ROOT / "my_utils", installed / "my_utils")
+    alone = said_with(installed)
+    assert "BOUND BY INPUT" in alone and "next: " in alone
+    assert "docs/" not in alone and "read: " not in alone
 
 
 def test_hiccups_that_no_step_shows_alone() -> None:
