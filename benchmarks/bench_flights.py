@@ -40,7 +40,7 @@ def measure(steps: int, store: str) -> None:
     import torch.distributed as dist
 
     from my_utils import _core
-    from my_utils.run.stages.flights import FlightSampler
+    from my_utils.run.stages.fsdp_backward import FlightSampler
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)

@@ -20,10 +20,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..core.child_processes import end_with_parent
 from ..core.command_line import CommandParser, add_quiet, fail, parser, run_cli, say
 from ..core.extras import require
 from ..core.progress import Progress
-from ..core.workers import end_with_parent
 from ._converter_project import Said, said_by
 from ._port_file import diff_of
 from ._port_output import put_file

@@ -1,6 +1,6 @@
 /* The Stage type, which time_stage returns. It is a context manager, an asynchronous context
  * manager and a decorator. The last two are not hot; their code is in
- * my_utils/record/stages/spans.py. */
+ * my_utils/record/stages/decorated.py. */
 #include "core/heap_types.h"
 #include "stages/py_timer.h"
 
@@ -44,10 +44,10 @@ static PyObject *stage_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
     Py_RETURN_NONE;
 }
 
-/* Calls a function of my_utils.record.stages.spans with the stage and an argument, which may be
+/* Calls a function of my_utils.record.stages.decorated with the stage and an argument, which may be
  * NULL. */
 static PyObject *call_python(PyObject *self, const char *function, PyObject *argument) {
-    PyObject *module = PyImport_ImportModule("my_utils.record.stages.spans");
+    PyObject *module = PyImport_ImportModule("my_utils.record.stages.decorated");
     if (module == NULL) {
         return NULL;
     }

@@ -106,7 +106,7 @@ def of_ratio(a: Samples, b: Samples, figure: int, false_alarms: float = FALSE_AL
         return Interval(math.nan, -math.inf, math.inf, math.inf)
     estimate = math.log(b.means[figure] / a.means[figure])
     off = [float(side.errors[figure] / side.means[figure]) for side in (a, b)]
-    half, sees = _student(off, [a.freedom, b.freedom], false_alarms)
+    half, sees = _t_interval(off, [a.freedom, b.freedom], false_alarms)
     return Interval(*map(_grown, (estimate, estimate - half, estimate + half, sees)))
 
 
@@ -120,11 +120,11 @@ def of_part(a: Samples, b: Samples, figure: int, false_alarms: float) -> Interva
     step = float(a.means[0])
     share = float(b.means[figure] - a.means[figure]) / step
     off = [float(side.errors[figure]) / step for side in (a, b)]
-    half, sees = _student(off, [a.freedom, b.freedom], false_alarms)
+    half, sees = _t_interval(off, [a.freedom, b.freedom], false_alarms)
     return Interval(share, share - half, share + half, sees)
 
 
-def _student(
+def _t_interval(
     off: Sequence[float], freedoms: Sequence[float], false_alarms: float
 ) -> tuple[float, float]:
     """Half of the interval, and what it sees. off: the standard errors of both sides. With as many

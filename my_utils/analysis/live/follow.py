@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from ...profilers.capture.on_demand.command import describe_request, request_capture
-from .keys import Keys
 from .poll import Snapshot
 from .poller import Poller
 from .screen import Extras, Screen
 from .stacks import stack_view_lines, stacks_of
+from .terminal_keys import Keys
 
 CAPTURE_STEPS = 3
 CAPTURE_RANKS = 8

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..verdict.rank_files import RankStages, find_ranks, read_rank
+from ..verdict.rank_files import RankStages, find_rank_files, read_rank
 from .record import Frame, StackRecord
 
 NO_STAGE = "(no stage)"
@@ -44,7 +44,7 @@ class Sample:
 def samples_of(record: StackRecord, log_dirs: Sequence[str]) -> list[Sample]:
     """The samples of a rank's profile in the order of time, each with its stage."""
     found: StagesByThread = {}
-    for file_set in find_ranks(log_dirs, {record.rank})[0]:
+    for file_set in find_rank_files(log_dirs, {record.rank})[0]:
         found = stages_around(record, read_rank(file_set))
     return samples_in(record, found)
 

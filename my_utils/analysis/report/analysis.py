@@ -45,7 +45,7 @@ from ...core.public import public
 from ...core.tables import table_lines
 from ..verdict.load import NothingToJudge
 from ..verdict.rank_cells import EVER, RankCells, for_the_verdict, peers_of
-from ..verdict.rank_files import find_ranks
+from ..verdict.rank_files import find_rank_files
 from ..verdict.result import Verdict
 from ..verdict.run_ranks import RunRanks, ranks_of_run
 from . import tables
@@ -297,7 +297,7 @@ def analyze(
 
 
 def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Report:
-    file_sets, problems = find_ranks(paths, options.ranks)
+    file_sets, problems = find_rank_files(paths, options.ranks)
     if not file_sets:
         raise ReportError("\n".join(problems) or "no rank of the input is among those asked for")
     read_all = read_ranks_on_ray if options.engine == "ray" else read_ranks

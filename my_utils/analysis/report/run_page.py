@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.ranges import as_ranges, ranges_text
 from ..verdict.device import by_the_device
-from ..verdict.rank_files import find_ranks, last_run, read_rank
+from ..verdict.rank_files import find_rank_files, last_run, read_rank
 from ..verdict.result import Verdict
 from ..verdict.run_data import RunData
 from .flames import Profiled
@@ -68,7 +68,7 @@ def _ranks_beside(page: Page, step: int) -> list[int]:
 
 
 def _worst_step(paths: Sequence[str], ranks: Sequence[int], step: int) -> WorstStep | None:
-    file_sets, _ = find_ranks(paths, set(ranks))
+    file_sets, _ = find_rank_files(paths, set(ranks))
     read = {one.rank: last_run(read_rank(one)) for one in file_sets}
     spans = spans_of([read[rank] for rank in ranks if rank in read], step)
     return spans if any(one.spans for one in spans.ranks) else None

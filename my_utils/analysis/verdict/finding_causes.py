@@ -16,7 +16,7 @@ from .causes import causes_of, causes_of_all
 from .kinds import UNTIMED, Kind, is_of_the_host
 from .result import Finding
 from .run_data import HOST_COUNTERS, HOST_STATES, Matrix, RunData
-from .shares import NOT_AT_ALL
+from .stage_costs import NOT_AT_ALL
 
 KINDS: tuple[Kind, ...] = (
     "input", "h2d", "straggler", "optimizer", "checkpoint", "eval", "untimed", "slower since",

@@ -20,7 +20,7 @@ from ...trace.inputs import FileSet
 from .endings import ending_of, run_file_of
 from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_cells import EVER, Integers, RankCells, cells_of_rank, for_the_verdict, peers_of
-from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_ranks, read_rank
+from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_rank_files, read_rank
 from .readers import read_side_by_side
 from .recorded_rank import RecordedRank
 from .run_data import GpuTimes, Matrix, RunData, SyncKind, SyncPoint
@@ -64,7 +64,7 @@ def load_run(
     several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     names = [os.fspath(path) for path in several]
     wanted = None if ranks is None else set(ranks)
-    file_sets, problems = find_ranks(names, wanted)
+    file_sets, problems = find_rank_files(names, wanted)
     bounds = least_share, stages_max
     chosen = ranks_of_run(list(_read_all(file_sets, on_rank)))
     return run_of(chosen, problems, names, wanted, steps, bounds)

@@ -106,7 +106,7 @@ def depths_of(around: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return depths
 
 
-def find_ranks(
+def find_rank_files(
     paths: Iterable[str | os.PathLike[str]], ranks: set[int] | None = None
 ) -> tuple[list[FileSet], list[str]]:
     """The files of each rank, and what could not be used. Of the processes of a rank the first is

@@ -24,7 +24,7 @@ from .finding_causes import add_causes
 from .gpu_clocks import errors_of, lower_clock
 from .hiccups import hiccups, moving_imbalance
 from .kinds import blocks_green
-from .last_ranks import last_inside
+from .last_in_backward import last_inside
 from .loss import LEAST_SHARE, Integers, Loss, Remaining
 from .memory import Growth, growth_of
 from .quantiles import median
@@ -39,7 +39,7 @@ from .run_data import (
     Matrix,
     RunData,
 )
-from .shares import shared_stages
+from .stage_costs import shared_stages
 from .sync import Meetings, meetings_of
 from .trends import slower_over_time
 from .warmup import warmup_of

@@ -10,7 +10,7 @@ from typing import Any
 from ...core.ranges import ranks_text
 from ...core.units import count_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
-from .last_text import INSIDE_PAGE, last_lines, last_short
+from .last_in_backward_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import change_for, is_collection, next_command
 from .pages import page_path
 from .result import Finding, Verdict

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .inside import own_inside
+from .inside_meetings import own_inside
 from .kinds import UNTIMED
 from .quantiles import median
 from .run_data import Matrix, RunData

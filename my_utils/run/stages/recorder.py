@@ -30,7 +30,7 @@ from . import describe
 from .batches import batch_size
 from .buckets import BucketSampler, SampledSteps
 from .counters import MemoryCounter
-from .flights import FlightSampler
+from .fsdp_backward import FlightSampler
 from .iterations import Iterations
 from .meetings import Meetings
 from .patches import Listener, Patches

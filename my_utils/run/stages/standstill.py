@@ -18,7 +18,7 @@ from pathlib import Path
 from ...core.files import atomic_write
 from ...core.run_files.files import FLIGHTS_FOLDER
 from ...core.warnings import warn_once
-from .flights import read_recorder
+from .fsdp_backward import read_recorder
 
 TIMES_MEAN = 5.0  # steps, that a standstill takes at least
 LOOKS = 8  # at the steps in the shortest standstill

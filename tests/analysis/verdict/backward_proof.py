@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from my_utils.analysis.verdict.last_ranks import LEAST_GAP_NS, last_in_steps, moments_of
+from my_utils.analysis.verdict.last_in_backward import LEAST_GAP_NS, last_in_steps, moments_of
 from my_utils.analysis.verdict.load import load_run
 from my_utils.analysis.verdict.ready_times import Bucket, ReadyTimes
 from my_utils.analysis.verdict.result import Verdict

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from my_utils.analysis.verdict.last_ranks import last_in_steps
-from my_utils.analysis.verdict.last_text import last_lines
+from my_utils.analysis.verdict.last_in_backward import last_in_steps
+from my_utils.analysis.verdict.last_in_backward_text import last_lines
 from my_utils.analysis.verdict.load_ready import ready_of_rank, ready_of_run
 from my_utils.analysis.verdict.rank_files import Note
 from my_utils.analysis.verdict.ready_times import Bucket, ReadyTimes

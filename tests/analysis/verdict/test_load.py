@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from my_utils.analysis.verdict.load import NothingToJudge
-from my_utils.analysis.verdict.rank_files import find_ranks, read_rank
+from my_utils.analysis.verdict.rank_files import find_rank_files, read_rank
 from my_utils.analysis.why import SyncPoint, judge, load_run
 
 from ...conftest import RunPython
@@ -81,7 +81,7 @@ def test_counters_are_there_where_a_rank_recorded_them(tmp_path: Path) -> None:
 
 def test_what_all_rows_share_is_in_memory_once(tmp_path: Path) -> None:
     rank_csv().write(tmp_path)
-    (file_set,), _ = find_ranks([tmp_path])
+    (file_set,), _ = find_rank_files([tmp_path])
     stages = read_rank(file_set).stages
     assert {len(column) for column in stages.values()} == {30 * len(STAGES)}
     shared = {name for name, column in stages.items() if column.strides == (0,)}

@@ -12,8 +12,8 @@ import pytest
 
 from my_utils import _core
 from my_utils.analysis.verdict.load import load_run
-from my_utils.run.stages import flights
-from my_utils.run.stages.flights import FlightSampler
+from my_utils.run.stages import fsdp_backward
+from my_utils.run.stages.fsdp_backward import FlightSampler
 
 from ..support.ranks import ROOT
 
@@ -50,7 +50,7 @@ class Backward:
         entries += [entry(begin + 1000 * at, **changes) for at in at_us]  # type: ignore[arg-type]
         entries += [entry(now + real + 10_000_000)]  # of clipping
         dump = pickle.dumps({"entries": entries})
-        monkeypatch.setattr(flights, "read_recorder", lambda: dump)
+        monkeypatch.setattr(fsdp_backward, "read_recorder", lambda: dump)
 
     def read(self) -> tuple[int, int, list[int | None]]:
         return self.times
@@ -92,8 +92,8 @@ def test_a_step_with_other_collectives_is_not_compared(monkeypatch: pytest.Monke
 def test_dumps_that_take_long_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = sampler_of([])
     sampler._is_watching = True
-    monkeypatch.setattr(flights, "_DUMP_NS", -1)
-    for step in range(flights._BURST):
+    monkeypatch.setattr(fsdp_backward, "_DUMP_NS", -1)
+    for step in range(fsdp_backward._BURST):
         assert sampler.is_on
         sampler._write_times(step, Backward(monkeypatch, 1))  # type: ignore[arg-type]
     assert not sampler.is_on
@@ -103,8 +103,8 @@ def test_some_dumps_that_take_long_do_not(monkeypatch: pytest.MonkeyPatch) -> No
     """As on a machine that is busy now and then."""
     sampler = sampler_of([])
     sampler._is_watching = True
-    for step in range(6 * flights._BURST):
-        monkeypatch.setattr(flights, "_DUMP_NS", -1 if step % 3 == 0 else 1 << 60)
+    for step in range(6 * fsdp_backward._BURST):
+        monkeypatch.setattr(fsdp_backward, "_DUMP_NS", -1 if step % 3 == 0 else 1 << 60)
         sampler._write_times(step, Backward(monkeypatch, 1))  # type: ignore[arg-type]
     assert sampler.is_on
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .last_collectives import lateness_of
+from .last_in_fsdp import lateness_of
 from .loss import LEAST_SHARE, LOW_SHARE, Integers, Loss, Remaining
 from .ready_times import ReadyTimes
 from .run_data import Matrix, RunData
