@@ -14,12 +14,14 @@ from ._port_includes import Include, Tree, includes_of
 from ._replacer import Replacer, Rules as Pairs
 from ._rules import RuleSet
 
-# A condition of the preprocessor about the version of a library, also over several lines.
-GUARD = re.compile(
-    rb"^[ \t]*#[ \t]*(?:el)?if(?:n?def)?\b(?:[^\n]|\\\r?\n)*?"
-    rb"\b((?:CUDA|CUDART|CUDNN|CUBLAS|CUFFT|CURAND|CUSPARSE|CUSOLVER|NCCL|THRUST|CUB)_"
-    rb"(?:VERSION|VERSION_CODE|MAJOR|MINOR|VER_MAJOR))\b[^\n]*",
-    re.MULTILINE,
+# A condition of the preprocessor, also over several lines.
+CONDITION = re.compile(
+    rb"^[ \t]*#[ \t]*(?:el)?if\b[^\n]*(?:(?:(?<=\\)|(?<=\\\r))\n[^\n]*)*", re.MULTILINE
+)
+DEFINED = re.compile(rb"\bdefined\b[\s(]*\w+")  # which asks for no version
+VERSION = re.compile(
+    rb"\b(?:CUDA|CUDART|CUDNN|CUBLAS|CUFFT|CURAND|CUSPARSE|CUSOLVER|NCCL|THRUST|CUB)_"
+    rb"(?:VERSION|VERSION_CODE|MAJOR|MINOR|VER_MAJOR)\b"
 )
 
 
@@ -137,8 +139,10 @@ class TextPort:
     # --- MUSA ---
 
     def _note_guards(self, text: bytes) -> None:
-        for found in GUARD.finditer(text):
-            if found[1].decode() in self.rules.defaults.pairs:
+        pairs = self.rules.defaults.pairs
+        for found in CONDITION.finditer(text):
+            versions = VERSION.findall(DEFINED.sub(b"", found[0]))
+            if any(version.decode() in pairs for version in versions):
                 line = self.lines + text.count(b"\n", 0, found.start()) + 1
                 self.counts.guards.append((line, found[0].strip().decode("utf-8", "replace")))
 

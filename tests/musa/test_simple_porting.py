@@ -108,11 +108,16 @@ def test_version_guards_are_reported_as_changed_in_meaning(tmp_path: Path) -> No
         "#elif CUDART_VERSION < 11000 // old\n"
         "#endif\n"
         "#ifdef MY_CUDA_VERSION\n#endif\n"
+        "#if defined(CUDNN_VERSION) && CUDNN_VERSION > 8 && CUDA_VERSION > 11000\n#endif\n"
+        "#ifdef CUDA_VERSION\n#endif\n"
+        "#if defined(CUDA_VERSION) || defined CUDART_VERSION\n#endif\n"
     )
     report = SimplePorting(folder).run()
-    assert [(one.file, one.line) for one in report.guards] == [("a.cu", 2), ("a.cu", 5)]
+    assert [(one.file, one.line) for one in report.guards] == [
+        ("a.cu", 2), ("a.cu", 5), ("a.cu", 9),
+    ]  # fmt: skip
     assert report.guards[1].text == "#elif CUDART_VERSION < 11000 // old"
-    assert "changed in meaning: 2 conditions on a version" in report.text()
+    assert "changed in meaning: 3 conditions on a version" in report.text()
     text = (tmp_path / "src_musa/a.mu").read_text()
     assert "MUSA_COMP_VERSION >= 12080" in text and "#elif MUSART_VERSION < 11000" in text
     assert SimplePorting(folder, drop_default_mapping=True).run(check=True).guards == []
