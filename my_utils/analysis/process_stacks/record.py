@@ -71,6 +71,7 @@ class StackRecord(msgspec.Struct):
         return Frame(name, file, line)
 
     def stack(self, number: int) -> tuple[Frame, ...]:
+        """The frames of the stack of that number, the innermost first."""
         return tuple(self.frame(frame) for frame in self.stacks[number])
 
     def threads(self) -> list[Thread]:

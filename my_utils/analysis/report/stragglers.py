@@ -76,6 +76,7 @@ class Straggler:
     also: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
+        """The fields by name, as plain data that goes into JSON; times in seconds."""
         return asdict(self)
 
 
