@@ -26,6 +26,33 @@ def _rounded(value: float, digits: int) -> str:
     return f"{float(f'{value:.{digits}g}'):.15g}"
 
 
+def ms_text(ns: float) -> str:
+    """A time of ns in ms, so that those in one text compare at a glance.
+
+    >>> ms_text(92_340_000.0), ms_text(41_200.0)
+    ('92.3 ms', '0.041 ms')
+    """
+    return f"{ns * 1e-6:.1f} ms" if ns >= 1e5 else f"{ns * 1e-6:.3f} ms"
+
+
+def age_text(seconds: float) -> str:
+    """How long something has lasted, from µs to hours.
+
+    >>> [age_text(seconds) for seconds in (1e-6, 0.0123, 3.21, 75, 119.7, 7e4)]
+    ['1.0 µs', '12.3 ms', '3.2 s', '1 min 15 s', '2 min 0 s', '19 h 26 min']
+    """
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.1f} µs"
+    if seconds < 1:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 def bytes_text(count: float) -> str:
     """
     >>> bytes_text(3 * 2**30), bytes_text(12)

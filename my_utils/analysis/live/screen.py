@@ -15,12 +15,13 @@ from rich.text import Text
 
 from ...core.colours import stage_colour
 from ...core.run_files.state import Rank
+from ...core.units import age_text
 from .history import History
 from .memory import Memory
 from .poll import Snapshot
 from .view import GROUP_ABOVE, left_out_lines, state_text, title_text, visible
 from .waits.standing import Waiting
-from .words import describe_seconds, stack_text
+from .words import stack_text
 
 RANKS_SHOWN = 10  # of many
 HOSTS_SHOWN = 8
@@ -132,7 +133,7 @@ class Screen:
         for rank in ranks:
             role = SUSPECT if rank.label in suspects else WAITING if rank.label in waiting else ""
             mark = "! " if rank.label in suspects else "  "
-            still = "-" if rank.still_s is None else describe_seconds(rank.still_s)
+            still = "-" if rank.still_s is None else age_text(rank.still_s)
             begin = [
                 f"{mark}{rank.name}",
                 state_text(rank),
@@ -181,7 +182,7 @@ class Screen:
             str(found) if found else "",
             _rate(min(rates, default=None)),
             _share(wait),
-            describe_seconds(still_s),
+            age_text(still_s),
         )
         return (-found, 1.0 if wait is None else wait, -still_s), cells
 

@@ -9,13 +9,14 @@ from ...core.ranges import as_ranges, ranges_text, ranks_text
 from ...core.run_files.files import HEARTBEAT_SILENT_S
 from ...core.run_files.state import Rank, Thread
 from ...core.tables import table_lines
+from ...core.units import age_text
 from .collectives import Collectives
 from .hang import Hang
 from .poll import Snapshot
 from .root_causes import gone_ranks
 from .waits.standing import Suspect, Waiting
 from .waits.text import cause_lines, unknown_line, waiting_line
-from .words import describe_seconds, stack_text, where
+from .words import stack_text, where
 
 GROUP_ABOVE = 16
 LINES_OF_SUSPECTS = 10
@@ -165,7 +166,7 @@ def _place(ranks: Sequence[Rank], at: str) -> str:
 
 
 def _since(moved_ns: int, still_s: float) -> str:
-    return f"since {clock_text(moved_ns)} ({describe_seconds(still_s)})"
+    return f"since {clock_text(moved_ns)} ({age_text(still_s)})"
 
 
 def clock_text(time_ns: int) -> str:
@@ -181,7 +182,7 @@ def hang_text(hang: Hang) -> str:
     if not hang.hung:
         if longest is None:
             return "moves: no stage is known of any rank that lives"
-        still = describe_seconds(longest.still_s or 0.0)
+        still = age_text(longest.still_s or 0.0)
         return f"moves: rank {longest.name} has stood still longest, for {still}"
     since = "" if hang.since_ns is None else f" since {clock_text(hang.since_ns)}"
     if hang.crowd is None:
@@ -262,7 +263,7 @@ def _clock_line(ranks: Sequence[Rank]) -> str:
     hosts = {rank.host for rank in ranks}
     return (
         f"clocks of {_count(sorted(hosts), 'host')} differ from the file server's, {worst.host}'s "
-        f"most: it is {describe_seconds(abs(seconds))} {side}"
+        f"most: it is {age_text(abs(seconds))} {side}"
     )
 
 
@@ -291,7 +292,7 @@ def _row(members: Sequence[Rank], waiting: Waiting | None) -> tuple[str, str, st
     name = first.name if len(members) == 1 else _group_name(members)
     step = "-" if first.step is None else str(first.step)
     ages = [rank.open_s for rank in members if rank.open_s is not None]
-    age = describe_seconds(max(ages)) if ages else "-"
+    age = age_text(max(ages)) if ages else "-"
     place = where(first) if waiting is None else waiting.text
     if len(members) == 1:
         place += _last_stages(first)
@@ -306,7 +307,7 @@ def _group_name(members: Sequence[Rank]) -> str:
 def state_text(rank: Rank) -> str:
     """The state, with the seconds of a silence."""
     if rank.state == "silent" and rank.beat_age_s is not None:
-        return f"silent for {describe_seconds(rank.beat_age_s)}"
+        return f"silent for {age_text(rank.beat_age_s)}"
     return rank.state
 
 
@@ -315,8 +316,7 @@ def _last_stages(rank: Rank) -> str:
     if thread is None or not thread.last:
         return ""
     last = [
-        f"{stage.name} {describe_seconds(stage.duration_ms / 1000)}"
-        for stage in thread.last[:LAST_SHOWN]
+        f"{stage.name} {age_text(stage.duration_ms / 1000)}" for stage in thread.last[:LAST_SHOWN]
     ]
     return "   after " + ", ".join(last)
 
@@ -326,7 +326,7 @@ def _other_threads(rank: Rank, indent: int) -> Iterator[str]:
         if thread is rank.main or not thread.open:
             continue
         stack = " > ".join(stage.name or "(name unknown)" for stage in thread.open)
-        age = describe_seconds(thread.open[-1].open_s)
+        age = age_text(thread.open[-1].open_s)
         yield f"{'':{indent}}{_thread_name(thread)}: {stack} for {age}"
 
 

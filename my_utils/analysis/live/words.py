@@ -1,4 +1,4 @@
-"""How stages and durations are written for people."""
+"""How open stages are written for people."""
 
 from __future__ import annotations
 
@@ -19,21 +19,3 @@ def stack_text(stack: Sequence[str]) -> str:
     ('iter > (name unknown)', 'no stage')
     """
     return " > ".join(part or "(name unknown)" for part in stack) or "no stage"
-
-
-def describe_seconds(seconds: float) -> str:
-    """A duration for people.
-
-    >>> [describe_seconds(seconds) for seconds in (1e-6, 0.0123, 3.21, 75, 119.7, 7e4)]
-    ['1.0 µs', '12.3 ms', '3.2 s', '1 min 15 s', '2 min 0 s', '19 h 26 min']
-    """
-    if seconds < 0.001:
-        return f"{seconds * 1e6:.1f} µs"
-    if seconds < 1:
-        return f"{seconds * 1000:.1f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"

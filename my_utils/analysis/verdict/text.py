@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...core.ranges import ranks_text
-from ...core.units import count_text
+from ...core.units import count_text, ms_text, percent_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
 from .last_in_backward_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import change_for, is_collection, next_command
@@ -22,6 +22,7 @@ NOTES_SHOWN = 2
 GAP = "  ·  "
 
 _ranks = functools.partial(ranks_text, most=RANGES_SHOWN)
+_percent = functools.partial(percent_text, digits=0)
 
 HEADS: dict[Kind, str] = {
     "input": "BOUND BY INPUT",
@@ -148,7 +149,7 @@ def _judged(verdict: Verdict, width: int) -> Iterator[str]:
 
 def _head(text: str, verdict: Verdict) -> str:
     ranks = count_text(verdict.judged_ranks, "rank")
-    figures = f"{_ms(verdict.step_ns)} a step, {verdict.judged_steps} steps, {ranks}"
+    figures = f"{ms_text(verdict.step_ns)} a step, {verdict.judged_steps} steps, {ranks}"
     return f"{text:<45} {figures}"
 
 
@@ -158,7 +159,7 @@ def _foot(verdict: Verdict) -> Iterator[str]:
         shown = "; ".join(verdict.gpu_errors[:GPU_ERRORS_SHOWN])
         yield shown + (f"; and {count_text(more, 'rank')} more" if more > 0 else "")
     if verdict.status != "not judged":
-        parts = [f"not timed {verdict.untimed_share:.0%}".replace("%", " %")]
+        parts = [f"not timed {_percent(verdict.untimed_share)}"]
         parts += [verdict.memory] if verdict.memory else []
         stopped = verdict.stopped
         still = "hangs" if verdict.hangs else "no hang"
@@ -244,12 +245,12 @@ def _of_a_stage(one: Finding, verdict: Verdict) -> Iterator[str]:
     if took is not None:
         others = detail.get("others_ns")
         step_ns = detail.get("step_ns", verdict.step_ns) or 1.0
-        rest = "" if others is None else f"; the others {_ms(others)}"
-        share = f"{_ms(took)} of {_ms(step_ns)} ({_percent(took / step_ns)})"
+        rest = "" if others is None else f"; the others {ms_text(others)}"
+        share = f"{ms_text(took)} of {ms_text(step_ns)} ({_percent(took / step_ns)})"
         yield f"{who_text(one, verdict)} {_does(one)} {share}{_where(one)}{rest}"
     if "times" in detail:
         every = f", every {detail['every']} steps" if "every" in detail else ""
-        yield f"{count_text(detail['times'], 'time')}{every}: {_ms(detail['each_ns'])} each"
+        yield f"{count_text(detail['times'], 'time')}{every}: {ms_text(detail['each_ns'])} each"
     if "hiccups" in detail:
         yield from _of_hiccups(one, verdict)
         yield from _of_loading(detail)
@@ -313,7 +314,7 @@ def _of_hiccups(one: Finding, verdict: Verdict) -> Iterator[str]:
     count = int(detail["hiccups"])
     take = "takes" if count == 1 else "take"
     yield (
-        f"{count_text(count, 'step')} {take} {_ms(detail['hiccup_ns'])} longer"
+        f"{count_text(count, 'step')} {take} {ms_text(detail['hiccup_ns'])} longer"
         f"{where} on {who_text(one, verdict)}{every}"
     )
     if "causes" in detail:
@@ -393,8 +394,8 @@ def _kb(count: float) -> str:
 
 
 def _of_imbalance(one: Finding, verdict: Verdict) -> Iterator[str]:
-    spread = one.detail.get("spread_ns", 0.0)
-    yield f"the slowest rank changes from step to step; ranks lie {_ms(spread)} apart on average"
+    spread = ms_text(one.detail.get("spread_ns", 0.0))
+    yield f"the slowest rank changes from step to step; ranks lie {spread} apart on average"
     if "by" in one.detail:
         by, correlation = one.detail["by"], one.detail["correlation"]
         yield f"it follows the {by} of a rank (correlation {correlation:.2f})"
@@ -410,7 +411,7 @@ def _of_memory(one: Finding, verdict: Verdict) -> Iterator[str]:
 
 def _of_change(one: Finding, verdict: Verdict) -> Iterator[str]:
     before, after = one.detail["before_ns"], one.detail["after_ns"]
-    yield f"a step went from {_ms(before)} to {_ms(after)}, on all ranks"
+    yield f"a step went from {ms_text(before)} to {ms_text(after)}, on all ranks"
     if one.stage:
         yield f"{_percent(one.detail['stage_share'])} of it in {one.stage}"
     if "causes" in one.detail:
@@ -448,7 +449,7 @@ def _gain(one: Finding, verdict: Verdict) -> Iterator[str]:
     better = max(verdict.step_ns - one.saves_ns_a_step, 1.0)
     times = verdict.step_ns / better
     most = "at most " if one.detail.get("at_least") else ""
-    text = f"would be {most}{_ms(better)} a step ({times:.2g} x)"
+    text = f"would be {most}{ms_text(better)} a step ({times:.2g} x)"
     if one.ranks and len(one.ranks) < verdict.judged_ranks:
         whom = _ranks(one.ranks) if len(one.ranks) == 1 else "they"
         text += f" if {whom} {_LIKE_OTHERS.get(one.kind, 'were like the others')}"
@@ -509,18 +510,6 @@ def _command(one: Finding, verdict: Verdict) -> str:
     )  # fmt: skip
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _ms(ns: float) -> str:
-    """
-    >>> _ms(92_340_000.0), _ms(41_200.0)
-    ('92.3 ms', '0.041 ms')
-    """
-    return f"{ns * 1e-6:.1f} ms" if ns >= 1e5 else f"{ns * 1e-6:.3f} ms"
-
-
 # --- for issues and chats ---
 
 
@@ -538,7 +527,7 @@ def markdown(verdict: Verdict) -> str:
 def _row(one: Finding, verdict: Verdict) -> str:
     since = "" if one.since_step is None else str(one.since_step)
     cells = [
-        one.kind, who_text(one, verdict), one.stage or "", _ms(one.cost_ns_a_step),
+        one.kind, who_text(one, verdict), one.stage or "", ms_text(one.cost_ns_a_step),
         _percent(one.share), since, page_path(PAGES[one.kind]),
     ]  # fmt: skip
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"

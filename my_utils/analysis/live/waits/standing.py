@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ....core.run_files.state import Rank
-from ..words import describe_seconds, stack_text, where
+from ....core.units import age_text
+from ..words import stack_text, where
 from .graph import last_parts
 from .places import Meeting, Usual, is_behind, meeting_of, news_ns, takes_long
 
@@ -251,7 +252,7 @@ class Standing:
                     text += "; it was not seen after the other ranks began"
                 self._reasons[rank.label].append(("dead", text))
             elif rank.state == "silent":
-                age = "" if rank.beat_age_s is None else f" for {describe_seconds(rank.beat_age_s)}"
+                age = "" if rank.beat_age_s is None else f" for {age_text(rank.beat_age_s)}"
                 text = (
                     f"no sign of life{age}: stopped, cut off, or its log directory does not answer"
                 )
@@ -333,7 +334,7 @@ class Standing:
         is_alone = len(stuck) == 1 and longest is stuck[0]
         if is_alone and (longest.still_s or 0.0) > MUCH_LONGER * (rest[0].still_s or 0.0):
             place = (longest.stack[-1] or "(name unknown)") if longest.stack else "no stage"
-            still = describe_seconds(longest.still_s or 0.0)
+            still = age_text(longest.still_s or 0.0)
             text = f"in {place} for {still}, longer than any other rank"
             self._reasons[longest.label].append(("longest", text))
 
