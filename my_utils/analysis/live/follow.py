@@ -98,7 +98,8 @@ class _Follow:
         """Asks for a capture of a few steps of the ranks that matter; says what was asked for."""
         if self.seen is None:
             return ""
-        alive = [rank.rank for rank in self.seen.found.ranks if rank.alive and rank.worker == 0]
+        main = (rank for rank in self.seen.found.ranks if rank.worker == 0)
+        alive = dict.fromkeys(rank.rank for rank in main if rank.alive)
         if not alive:
             return "no rank runs that could be captured"
         first = [one.rank.rank for one in self.seen.suspects]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import NotRequired, TypedDict
 
@@ -49,9 +50,9 @@ class LiveData(SnapshotData):
 def stacks_of(seen: Snapshot) -> Stacks:
     """One dump of the ranks, each found in the directory it logs to; suspects and those that wait
     for them come first where there are many."""
-    alive = [rank.rank for rank in seen.found.ranks if rank.alive]
+    alive = dict.fromkeys(rank.rank for rank in seen.found.ranks if rank.alive)
     first = [*_named(seen), *(one.rank.rank for one in seen.waiting)]
-    order = [rank for rank in dict.fromkeys([*first, *alive]) if rank in set(alive)]
+    order = [rank for rank in dict.fromkeys([*first, *alive]) if rank in alive]
     return _ask(seen.log_dirs, sorted(order[:RANKS_MAX]), WAIT_S)
 
 
@@ -74,6 +75,7 @@ def places_by_rank(stacks: Stacks) -> dict[int, str]:
 
 
 def _ask(log_dirs: Sequence[str], ranks: Sequence[int], timeout_s: float) -> Stacks:
+    """timeout_s: for all directories together."""
     result = Stacks()
     if not ranks:
         return result
@@ -83,8 +85,10 @@ def _ask(log_dirs: Sequence[str], ranks: Sequence[int], timeout_s: float) -> Sta
             asked.append((log_dir, request_stacks(log_dir, ranks=ranks)))
         except OSError as error:
             result.missing[log_dir] = f"no request can be written: {error.strerror}"
+    end_s = time.monotonic() + timeout_s
     for log_dir, id in asked:
-        found = wait_for_stacks(log_dir, id, ranks, timeout_s)
+        left_s = max(0.0, end_s - time.monotonic())
+        found = wait_for_stacks(log_dir, id, ranks, left_s)
         result.records += found.records
         result.missing.update(found.missing)
     return result

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from my_utils.analysis.live.command import main as live_main
+from my_utils.analysis.process_stacks import request
 from my_utils.analysis.process_stacks.request import job_stacks, request_stacks, wait_for_stacks
 from my_utils.profilers.capture.on_demand.control_file import add_stacks, captures_folder, new_id
 
@@ -69,14 +71,17 @@ class Job:
         assert process.stdout.readline() == "ready\n"
         return process
 
+    def end(self) -> None:
+        for process in self.ranks:
+            process.kill()
+            process.communicate()
+
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
     started = Job(tmp_path / "logs")
     yield started
-    for process in started.ranks:
-        process.kill()
-        process.communicate()
+    started.end()
 
 
 def test_a_rank_that_holds_the_interpreters_lock_answers(job: Job) -> None:
@@ -205,6 +210,24 @@ def test_live_gives_stacks_as_json(job: Job, capsys: pytest.CaptureFixture[str])
     names = [frame["function"] for frame in record["threads"][0]["frames"]]
     assert names == ["all_reduce", "next_batch", "<module>"]
     assert found["missing"] == {}
+
+
+@pytest.mark.slow
+def test_live_waits_once_for_all_directories(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [Job(tmp_path / name) for name in ("a", "b", "c")]
+    try:
+        for rank, job in enumerate(jobs):
+            job.start(rank, MY_UTILS_CAPTURE="0")  # does not answer
+        began_s = time.monotonic()
+        live_main([*(str(job.log_dir) for job in jobs), "--once", "--stacks", "--json"])
+        assert time.monotonic() - began_s < 3 * request.WAIT_S
+    finally:
+        for job in jobs:
+            job.end()
+    found = loads_checked("live", capsys.readouterr().out)["stacks"]
+    assert found["records"] == [] and set(found["missing"]) == {"rank_0", "rank_1", "rank_2"}
 
 
 @pytest.mark.parametrize(
