@@ -6,6 +6,7 @@ members of a process group, and a row `my_utils.run_end` says how a process ende
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -38,14 +39,14 @@ class Recorded:
         self._names: frozenset[str] = frozenset()
         self._next_s = 0.0
         self._members: dict[int, _Members] = {}
-        self._read_s: dict[int, float] = {}
+        self._next_read_s: dict[int, float] = {}
         self._errors: dict[tuple[str, int], str] = {}
 
     def names(self) -> frozenset[str]:
         """The stages in which ranks wait for one another; empty while none is recorded."""
         now = time.monotonic()
         if not self._names and now >= self._next_s:
-            rows = (_rows(path, _SYNC) for path in _profiles(self._log_dirs))
+            rows = (_rows(_read(path), _SYNC) for path in _profiles(self._log_dirs))
             stages = (pairs.get("stage", "") for found in rows for pairs in found)
             self._names = frozenset(stage.rpartition("/")[2] for stage in stages if stage)
             self._next_s = now + AGAIN_S
@@ -60,12 +61,15 @@ class Recorded:
         return self._members.get(rank.rank, {}).get(label)
 
     def _read_members(self, rank: Rank) -> None:
+        """Not again once the beginning of a file is complete: it does not change any more."""
         now = time.monotonic()
-        if now < self._read_s.get(rank.rank, 0.0):
+        if now < self._next_read_s.get(rank.rank, 0.0):
             return
-        self._read_s[rank.rank] = now + AGAIN_S
-        for path in self._paths_of(rank):
-            for pairs in [*_rows(path, _GROUP), *_rows(path, _SYNC)]:
+        beginnings = [_read(path) for path in self._paths_of(rank)]
+        is_complete = any(len(data) == BYTES_READ for data in beginnings)
+        self._next_read_s[rank.rank] = math.inf if is_complete else now + AGAIN_S
+        for data in beginnings:
+            for pairs in [*_rows(data, _GROUP), *_rows(data, _SYNC)]:
                 label = pairs.get("label") or pairs.get("stage", "").rpartition("/")[2]
                 ranks = _ranks(pairs.get("members", ""))
                 if not label or rank.rank not in ranks:
@@ -78,9 +82,9 @@ class Recorded:
         """The name of the exception that ended the process; "" where none is known."""
         key = rank.label, rank.pid
         if key not in self._errors:
-            rows = (_rows(path, _END, from_end=True) for path in self._paths_of(rank))
-            ends = (pairs.get("error", "") for found in rows for pairs in found)
-            self._errors[key] = next(ends, "")
+            ends = (_rows(_read(path, of_end=True), _END) for path in self._paths_of(rank))
+            last: dict[str, str] = next((rows[-1] for rows in ends if rows), {})
+            self._errors[key] = last.get("error", "")
         return self._errors[key]
 
     def _paths_of(self, rank: Rank) -> list[str]:
@@ -97,18 +101,21 @@ def _ranks(text: str) -> frozenset[int]:
     return frozenset(rank for first, last in ranges for rank in range(first, last + 1))
 
 
-def _rows(path: str, kind: re.Pattern[bytes], from_end: bool = False) -> Iterator[dict[str, str]]:
-    """The metadata of rows near the beginning of a file, the first one first, or near its end."""
+def _read(path: str, *, of_end: bool = False) -> bytes:
+    """The beginning of a file, or its end; empty where it cannot be read."""
     try:
         with open(path, "rb", opener=open_without_waiting) as file:
-            if from_end:
+            if of_end:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - END_READ))
-            data = file.read(END_READ if from_end else BYTES_READ)
+            return file.read(END_READ if of_end else BYTES_READ)
     except OSError:
-        return
-    found = kind.findall(data)
-    for row in reversed(found) if from_end else found:
-        yield metadata_pairs(row.decode("utf-8", "replace").rstrip().removesuffix('"'))
+        return b""
+
+
+def _rows(data: bytes, kind: re.Pattern[bytes]) -> list[dict[str, str]]:
+    """The metadata of the rows of a kind."""
+    found = (row.decode("utf-8", "replace") for row in kind.findall(data))
+    return [metadata_pairs(row.rstrip().removesuffix('"')) for row in found]
 
 
 def _profiles(log_dirs: Sequence[str]) -> Iterator[str]:
