@@ -1,4 +1,4 @@
-"""Accusations that stand: those that two polls in a row have made."""
+"""Accusations that two polls in a row have made."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Confirmed:
         return any(kinds - shown.get(label, frozenset()) for label, kinds in self._before.items())
 
     def of(self, suspects: Sequence[Suspect]) -> list[Suspect]:
-        """Those of the poll's suspects that stand, with the reasons that do; at the end those that
-        this poll alone does not name any more."""
+        """The suspects that the poll before has named, too, with the reasons that both give;
+        at the end those that this poll alone does not name any more."""
         now = {one.rank.label: frozenset(one.kinds) for one in suspects}
         standing = []
         for one in suspects:

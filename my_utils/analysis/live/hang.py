@@ -44,7 +44,7 @@ def find_hang(
     that only wait for one that may take long, as for a checkpoint, do not hang. Workers are left
     out: they come and go as their ranks do."""
     main = [rank for rank in ranks if rank.worker == 0]
-    suspects = [one for one in suspects if _stands(one.rank, after_s)]
+    suspects = [one for one in suspects if _is_stuck(one.rank, after_s)]
     held = {suspect.rank.label for suspect in suspects}
     working = {rank.label for rank in main if takes_long(rank, after_s)}
     waiting = [
@@ -71,7 +71,7 @@ def find_hang(
     )
 
 
-def _stands(rank: Rank, after_s: float) -> bool:
+def _is_stuck(rank: Rank, after_s: float) -> bool:
     """Whether the rank has been gone, silent or still for so long. True as well if none of its
     stages is known."""
     if not rank.alive:

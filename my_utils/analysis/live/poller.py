@@ -1,4 +1,4 @@
-"""Polls of one run, one after another: what stands after more than one of them."""
+"""Polls of one run, one after another: what more than one of them shows."""
 
 from __future__ import annotations
 

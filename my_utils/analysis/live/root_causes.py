@@ -54,7 +54,7 @@ def find_root_causes(
     else is known of ranks."""
     suspects = {one.rank.rank: one for one in standing.suspects}
     if collectives is not None:
-        held = [cause for cause in collectives.causes if _stands(cause, standing, after_s)]
+        held = [cause for cause in collectives.causes if _counts(cause, standing, after_s)]
         held = [one for one in held if one.decided or suspects.keys().isdisjoint(one.ranks)]
         collectives = dataclasses.replace(collectives, causes=held)
         for rank in collectives.waiting:
@@ -74,8 +74,8 @@ def find_root_causes(
     return RootCauses(found, noted, collectives)
 
 
-def _stands(cause: Cause, standing: Standing, after_s: float) -> bool:
-    """Whether no rank of it only takes long, as for a checkpoint."""
+def _counts(cause: Cause, standing: Standing, after_s: float) -> bool:
+    """Not if all its ranks only take long, as for a checkpoint."""
     of_cause = [rank for rank in standing.ranks if rank.rank in cause.ranks]
     return not (of_cause and all(takes_long(rank, after_s) for rank in of_cause))
 
@@ -182,8 +182,8 @@ def last_sign_s(rank: Rank) -> float:
 
 
 def at_their_end(ranks: Sequence[Rank]) -> list[Rank]:
-    """The ranks of a run that was ended as a whole, as they were then. That all of them are dead
-    tells nothing of one."""
+    """The ranks of a run that was ended as a whole, as they were then: where all of them are dead,
+    that accuses none."""
     gone = gone_ranks(ranks)
     return [
         dataclasses.replace(

@@ -206,10 +206,8 @@ def collective_lines(
     if not found.nodes:
         return [f"no collective is under way, {dumps}"]
     causes = found.causes
-    since = {
-        at: _since(cause.node.call.created_ns, cause.waited_s) for at, cause in enumerate(causes)
-    }
-    lives = any(rank.alive for rank in ranks)  # else all are dead, which tells nothing of one
+    since = [_since(cause.node.call.created_ns, cause.waited_s) for cause in causes]
+    lives = any(rank.alive for rank in ranks)  # that all are dead accuses none
     main = [rank for rank in ranks if rank.worker == 0]
     gone = gone_ranks(ranks)
     places = {one.rank: _place_now(one) for one in main if lives or one.rank in gone}

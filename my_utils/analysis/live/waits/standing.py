@@ -84,7 +84,7 @@ class Standing:
         self._places = self._find_places()
         waiting = [one for one in self._places if one.meeting and one.stuck]
         working = [one for one in self._alive if self._meetings[one.label] is None]
-        self._is_told = bool(waiting) and bool(working)  # who waits, by where ranks are
+        self._is_divided = bool(waiting) and bool(working)  # some wait in meetings, others work
         self._find_holders(has_meetings=bool(waiting))
         self._waiting_at: dict[str, list[Place]] = {}  # by the label of who holds them up
         for place in self._places:
@@ -304,7 +304,7 @@ class Standing:
                 counts[place.first.stack] += place.stuck
             stack, _ = counts.most_common(1)[0]
             count = counts.total()
-            if self._meetings[rank.label] is None and self._is_told:
+            if self._meetings[rank.label] is None and self._is_divided:
                 text = (
                     f"in {where(rank)} while {count} of {len(self._alive)} ranks wait in "
                     f"{stack_text(stack)}"

@@ -53,10 +53,10 @@ def role_text(description: str) -> str:
 
 
 def cause_lines(
-    causes: Sequence[Cause], places: Mapping[int, str], since: Mapping[int, str]
+    causes: Sequence[Cause], places: Mapping[int, str], since: Sequence[str]
 ) -> Iterator[str]:
     """A line for each of the first causes. places: where ranks are, as other sources say it, such
-    as "in iter > data". since: of each cause's place in `causes`, since when it is."""
+    as "in iter > data". since: of each cause, when it began."""
     for at, cause in enumerate(causes[:CAUSES_SHOWN]):
         more = len(causes) - CAUSES_SHOWN if at == CAUSES_SHOWN - 1 else 0
         rest = f"; and {more} more, see --json" if more > 0 else ""
