@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from ...core.identity import attempt_from_environment
 from ...core.ranks import current_rank, world_size
 from ...core.store import default_store, own_connection
 from ...core.warnings import warn_once
@@ -29,14 +31,15 @@ class RankTotals(msgspec.Struct, frozen=True):
 
 
 class TotalsBoard:
-    """Each rank's totals under a key of its own in torch's store: nobody waits for anybody.
+    """Each rank's totals under a separate key in torch's store: nobody waits for anybody.
 
-    name: of the timer. The store comes from `init_process_group`; until then, and without it, a
-    rank knows itself alone. Each rank keeps one key, of some hundred bytes. Not thread-safe.
+    name: of the timer, different for each that a rank has. What an earlier attempt of the job left
+    in the store is not read. The store comes from `init_process_group`; until then, and without it,
+    a rank knows itself alone. Each rank keeps one key, of some hundred bytes. Not thread-safe.
     """
 
     def __init__(self, name: str) -> None:
-        self._prefix = f"my_utils/exporters/{name}"
+        self._prefix = f"my_utils/exporters/{attempt_from_environment() or 1}/{name}"
         self._store: Store | None = None
 
     def put(self, mine: RankTotals) -> None:
@@ -44,8 +47,11 @@ class TotalsBoard:
         if store is not None:
             store.set(self._key(current_rank()), msgspec.json.encode(mine).decode())
 
-    def read(self, mine: RankTotals) -> dict[int, RankTotals]:
-        """By rank, those that have put theirs; what cannot be read is left out."""
+    def read(
+        self, mine: RankTotals, on_error: Callable[[Exception], object]
+    ) -> dict[int, RankTotals]:
+        """By rank, those that have put theirs. What cannot be read is left out, and goes to
+        `on_error`."""
         found, store = {current_rank(): mine}, self._connection()
         if store is None:
             if world_size() > 1:
@@ -58,8 +64,8 @@ class TotalsBoard:
             if store.check([self._key(rank)]):
                 try:
                     found[rank] = msgspec.json.decode(store.get(self._key(rank)), type=RankTotals)
-                except msgspec.DecodeError:
-                    continue
+                except msgspec.DecodeError as error:
+                    on_error(ValueError(f"the totals of rank {rank} cannot be read: {error}"))
         return found
 
     def _connection(self) -> Store | None:

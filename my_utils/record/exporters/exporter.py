@@ -170,12 +170,14 @@ class StageExporter:
         try:
             act()
         except Exception as error:
-            self.failed += 1
-            warn_once(
-                type(self).__name__,
-                f"{type(self).__name__} could not write stage times: "
-                f"{type(error).__name__}: {error}",
-            )
+            self._count_failure(error)
+
+    def _count_failure(self, error: Exception) -> None:
+        self.failed += 1
+        warn_once(
+            type(self).__name__,
+            f"{type(self).__name__} could not write stage times: {type(error).__name__}: {error}",
+        )
 
     def _write(self, snapshot: Snapshot) -> None:
         """A snapshot that raises is dropped. The next one is tried at the next wake."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ... import _core
 from ...core.arguments import check_int, check_str
 from ...core.extras import require
 from ...core.public import public
@@ -34,7 +35,8 @@ class OtlpExporter(StageExporter):
     worst: how many ranks are named for each stage.
 
     Ranks pass their totals on through the store of `torch.distributed`, without a collective, over
-    a connection of the exporter's own; without `init_process_group` the sender sends its own alone.
+    a separate connection; without `init_process_group` the sender sends its own alone. Timers need
+    different tags, and one `TimeManager` of a rank can have such an exporter.
 
     Metrics, gauges of the mean of the calls since the point before, in seconds, with the attributes
     `stage`, `timer` (the tag) and `device` (`cpu` or `gpu`):
@@ -68,8 +70,11 @@ class OtlpExporter(StageExporter):
         if endpoint is not None:
             check_str("endpoint", endpoint)
         self._worst = check_int("worst", worst, 1)
-        self._timer = str(getattr(source, "tag", ""))
-        self._board = TotalsBoard(self._timer)
+        if isinstance(source, _core.TimeRecorder):
+            self._timer, name = "", "manager"
+        else:
+            self._timer, name = source.tag, f"timer/{source.tag}"
+        self._board = TotalsBoard(name)
         self._means = RankMeans()
         self._stages, self._hosts = Named(STAGES_MAX), Named(HOSTS_MAX)
         sends = is_chosen((min(chosen) if chosen else 0,))
@@ -81,7 +86,7 @@ class OtlpExporter(StageExporter):
         if self._sender is None:
             self._board.put(mine)
             return
-        ranks = self._board.read(mine)
+        ranks = self._board.read(mine, self._count_failure)
         means = self._means.since_last(ranks)
         hosts = {rank: self._host(ranks[rank].host) for rank in means}
         for summary in summarize(means, hosts, self._worst):

@@ -160,12 +160,54 @@ import json
 for rank in range(1, ranks):
     totals = {f"stage{at}": [1, rank * 1000, 1, rank * 1000] for at in range(stages)}
     said = {"host": f"node{rank // 8}", "totals": totals}
-    store.set(f"my_utils/exporters//{rank}", json.dumps(said))
+    store.set(f"my_utils/exporters/1/manager/{rank}", json.dumps(said))
 manager = TimeManager({f"stage{at}": [1e-9] for at in range(stages)})
 with OtlpExporter(manager, endpoint, every_s=1000) as exporter:
     exporter.step(1)
 assert exporter.failed == 0
 """
+
+
+OTHERS = """
+import json, sys, torch.distributed as dist
+from my_utils import GlobalLogger, MyTimer
+from my_utils.record.exporters import OtlpExporter
+from my_utils.timing import TimeManager
+file, endpoint = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"file://{file}", rank=0, world_size=1)
+store = dist.distributed_c10d._get_default_store()
+while isinstance(store, dist.PrefixStore):
+    store = store.underlying_store
+for rank, said in {1: {"host": "a", "totals": {"f": [1, 10**9]}}, 2: {"host": 3}}.items():
+    store.set(f"my_utils/exporters/2/manager/{rank}", json.dumps(said))
+GlobalLogger().setup("logs", rank=0, world_size=3)
+timer = MyTimer()
+with timer.time_stage("iter"):
+    pass
+for source in (TimeManager({"f": [0.5]}), timer):
+    with OtlpExporter(source, endpoint, every_s=1000) as exporter:
+        exporter.step(1)
+    print(exporter.written, exporter.failed)
+"""
+
+
+@pytest.mark.parametrize(
+    ("restarts", "ranks", "counts"), [("0", [1, 1], "1 0\n1 0\n"), ("1", [2, 1], "1 1\n1 0\n")]
+)
+def test_totals_of_another_attempt_or_timer_and_damaged_ones_do_not_count(
+    restarts: str,
+    ranks: list[int],
+    counts: str,
+    receiver: Receiver,
+    run_python: RunPython,
+    tmp_path: Any,
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    arguments = (str(tmp_path / "store"), receiver.endpoint)
+    done = run_python("-c", OTHERS, *arguments, env={"TORCHELASTIC_RESTART_COUNT": restarts})
+    assert (done.returncode, done.stdout) == (0, counts), done.stderr
+    assert [values(points, "my_utils.ranks")[()] for points in receiver.requests] == ranks
+    assert ("the totals of rank 2 cannot be read" in done.stderr) == (restarts == "1")
 
 
 @pytest.mark.slow
