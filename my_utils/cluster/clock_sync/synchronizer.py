@@ -177,7 +177,7 @@ class ClockSynchronizer:
         Ranks of one host share a clock, so one of each host asks rank 0, over TCP and under a
         secret of this call, and the others use its result; addresses and results go through the
         store of torch.distributed. `GlobalLogger().set_time_offset` gets the offset, and a row
-        `my_utils.cluster.clock_sync` with the error goes into the profile CSV.
+        `my_utils.clock_sync` with the error goes into the profile CSV.
 
         host: the address at which rank 0 listens; by default the one from which it reaches the
             store's server, loopback when that is on its own host.

@@ -277,7 +277,7 @@ class Report:
         return _EXIT[self.status]
 
     def __repr__(self) -> str:
-        """One screen; `my_utils.tensors.diverge.render` has all of it."""
+        """One screen; `my_utils diverge` prints all of it."""
         return one_screen(self._lines())
 
     def _repr_html_(self) -> str:
