@@ -1,4 +1,4 @@
-"""The result of a comparison. It imports no rule."""
+"""The result of a comparison. It imports no rule; its text is in `text`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
 from ...core.notebook import html_text
+from . import text
 from .intervals import Interval
 
 Status = Literal["slower", "faster", "no difference", "not compared"]
@@ -212,15 +213,11 @@ class Difference:
 
     def lines(self) -> list[str]:
         """The difference for a terminal, plain."""
-        from .text import terminal_lines
-
-        return terminal_lines(self)
+        return text.terminal_lines(self)
 
     def markdown(self) -> str:
         """The same for an issue or a review, with a table of the stages."""
-        from .text import markdown
-
-        return markdown(self)
+        return text.markdown(self)
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

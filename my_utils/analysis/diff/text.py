@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ...core.printable import printable
 from ...core.ranges import as_ranges, ranges_text
 from ...core.units import bytes_text, percent_text, points_text, time_text
-from .gates import GateResult
-from .result import Difference, FigureDifference, StageDifference
+
+if TYPE_CHECKING:  # result imports this module
+    from .gates import GateResult
+    from .result import Difference, FigureDifference, StageDifference
 
 STAGES_SHOWN = 4
 NOTES_SHOWN = 4
