@@ -49,7 +49,7 @@ class Collectives:
 
     @property
     def nodes(self) -> list[Node]:
-        """The calls in which ranks stand, the one that has waited longest first."""
+        """The calls in which ranks wait, the one that has waited longest first."""
         nodes = {id(node): node for node in self.still.nodes.values()}.values()
         return sorted(nodes, key=lambda node: node.call.created_ns)
 

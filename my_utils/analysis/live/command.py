@@ -4,8 +4,8 @@
 
 shows why a job hangs, and on which rank. It reads the journals of the ranks on this machine, living
 or dead, and the heartbeat files of the others. It marks the ranks that hold the run up with `!`,
-and says which ranks wait for them. It neither stops nor slows the run, and needs no torch. Above
-stands what bounds the run, as `my_utils why` says it. On a terminal it draws a screen: `q` ends it,
+and says which ranks wait for them. It neither stops nor slows the run, and needs no torch. Above it
+is what bounds the run, as `my_utils why` says it. On a terminal it draws a screen: `q` ends it,
 `c` captures three steps of the ranks that are named.
 
 `--hung SECONDS` takes one snapshot, and its exit status says whether the run hangs. It prints which
@@ -79,8 +79,8 @@ _STATUSES = """\
 """
 _NOTES = (
     "With --hung SECONDS, 0 means that each rank that lives has begun or ended a stage in the last "
-    "SECONDS, and 3 that the run hangs: a rank has stood still for SECONDS, or is dead, or silent "
-    "for so long. With neither it goes on until Ctrl-C, and ends with 0."
+    "SECONDS, and 3 that the run hangs: a rank has made no progress for SECONDS, or is dead, or "
+    "silent for so long. With neither it goes on until Ctrl-C, and ends with 0."
 )
 
 
@@ -100,7 +100,7 @@ def snapshot(
         of its beats: 1 s where its journal is, 4 s elsewhere). Also the seconds without a stage
         that begins or ends after which the ranks are searched for one that the others wait for.
     hung_after_s: check whether the run hangs. Suspects are then only ranks that are gone, or
-        that have been silent or stood still for so many seconds. It replaces `stuck_after_s`.
+        that have been silent or without progress for so many seconds. It replaces `stuck_after_s`.
     flight_recorder: a directory with dumps of torch's flight recorder, one a rank, or the beginning
         of their paths as torch knows it from TORCH_FR_DUMP_TEMP_FILE. Nothing in them is executed:
         of pickles only plain data is taken.
@@ -152,7 +152,7 @@ def command_parser() -> CommandParser:
         "--hung",
         type=checked(parse_seconds),
         metavar="SECONDS",
-        help="say once whether the run hangs: whether a rank has stood still for so long",
+        help="say once whether the run hangs: whether a rank has made no progress for so long",
     )
     add(
         "--flight-recorder",
@@ -225,7 +225,7 @@ class _Snapshots:
         return [title, *self.above(), *lines, *below], _status(seen)
 
     def _places(self, seen: Snapshot, stacks: Stacks | None) -> dict[int, str]:
-        """Of a hang, where the ranks that hold up the others stand in their Python code."""
+        """Of a hang, where the ranks that hold up the others are in their Python code."""
         if stacks is None and self.is_hung_check and not self.quiet:
             stacks = stacks_of_named(seen)
         return places_by_rank(stacks) if stacks is not None else {}

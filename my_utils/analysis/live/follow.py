@@ -22,7 +22,7 @@ _KEYS = "q quit   c capture   s stacks"
 def follow_on_screen(
     poller: Poller, screen: Screen, above: Callable[[], list[str]], interval_s: float
 ) -> None:
-    """Until `q` or Ctrl-C. above: lines that stand over the table. The last frame stays on the
+    """Until `q` or Ctrl-C. above: lines above the table. The last frame stays on the
     terminal."""
     _Follow(poller, screen, above, interval_s).run()
 
@@ -66,8 +66,8 @@ class _Follow:
                     self._draw(self.above())
 
     def _poll(self) -> float:
-        """Takes a poll and draws it; returns its processor time in s, without what stands above,
-        which has a pace of its own."""
+        """Takes a poll and draws it; returns its processor time in s, without the lines above,
+        which are worked out more rarely."""
         began_s = time.process_time()
         try:
             self.seen = self.poller.poll()
@@ -91,7 +91,7 @@ class _Follow:
         sys.stdout.flush()
 
     def _stacks(self) -> Sequence[str]:
-        """Where the ranks stand now, until the key is pressed again."""
+        """Where the ranks are now, until the key is pressed again."""
         return () if self.seen is None else stack_view_lines(stacks_of(self.seen), self.seen)
 
     def _capture(self) -> str:

@@ -1,4 +1,4 @@
-"""Whether a run hangs: which ranks have stood still for long, and for which they wait."""
+"""Whether a run hangs: which ranks have made no progress for long, and for which they wait."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .waits.standing import Suspect
 
 @dataclass(frozen=True)
 class Hang:
-    """Whether a run hangs whose ranks may stand still for `after_s`.
+    """Whether a run hangs in which a rank may be without progress for `after_s`.
 
-    A rank stands still while no stage of its main thread begins or ends. The run hangs when a
-    living rank has stood still for so long, or one is gone or silent for so long.
+    A rank makes no progress while no stage of its main thread begins or ends. The run hangs when a
+    living rank has made no progress for so long, or one is gone or silent for so long.
     """
 
     after_s: float
     suspects: tuple[Suspect, ...]  # that hold the others up
-    waiting: tuple[Rank, ...]  # that stand still, and are not suspects
+    waiting: tuple[Rank, ...]  # that make no progress, and are not suspects
     missing: tuple[int, ...]  # ranks without files, where others wait
-    since_ns: int | None  # when the first of them stood still; Unix time
-    longest: Rank | None  # of the living ranks, the one that has stood still longest
+    since_ns: int | None  # when the first of them last made progress; Unix time
+    longest: Rank | None  # of the living ranks, the one without progress for longest
 
     @property
     def hung(self) -> bool:
@@ -40,9 +40,9 @@ class Hang:
 def find_hang(
     ranks: Sequence[Rank], missing: Sequence[int], after_s: float, suspects: Sequence[Suspect]
 ) -> Hang:
-    """suspects: who holds the others up; the run hangs by those that stand still themselves. Ranks
-    that only wait for one that may take long, as for a checkpoint, do not hang. Workers are left
-    out: they come and go as their ranks do."""
+    """suspects: who holds the others up; the run hangs by those that make no progress themselves.
+    Ranks that only wait for one that may take long, as for a checkpoint, do not hang. Workers are
+    left out: they come and go as their ranks do."""
     main = [rank for rank in ranks if rank.worker == 0]
     suspects = [one for one in suspects if _is_stuck(one.rank, after_s)]
     held = {suspect.rank.label for suspect in suspects}

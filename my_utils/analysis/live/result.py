@@ -144,9 +144,9 @@ class ProblemData(TypedDict):
 class HangData(TypedDict):
     """Whether the run hangs.
 
-    after_s: how long a rank may stand still.
-    since_ns: when the first rank stood still, in Unix nanoseconds.
-    waiting: ranks that stand still and are no suspects.
+    after_s: how long a rank may be without progress.
+    since_ns: when the first of the stuck ranks last made progress, in Unix nanoseconds.
+    waiting: ranks that make no progress and are no suspects.
     waiting_step: where most of these are.
     waiting_stack: the open stages where most of these are.
     missing: ranks without files, while others wait.
@@ -177,7 +177,7 @@ class LastCallData(TypedDict):
 
 
 class CallData(LastCallData):
-    """A call in which ranks stand.
+    """A call in which ranks wait.
 
     description: that of the group.
     members: the ranks of the group.
@@ -236,7 +236,7 @@ class FlightRecorderData(TypedDict):
 
     dumps: the ranks of which there is one.
     causes: who holds up the others, what is sure first.
-    stalled: the calls in which ranks stand, the one that has waited longest first.
+    stalled: the calls in which ranks wait, the one that has waited longest first.
     stale: ranks whose dump is older than the standstill.
     problems: dumps that were left out.
     """

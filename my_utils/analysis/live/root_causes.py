@@ -1,6 +1,6 @@
 """Who holds up the others in a run, by all that is known of it.
 
-The dumps of torch's flight recorder say in which call each rank stands, so they come first. The
+The dumps of torch's flight recorder say in which call each rank is, so they come first. The
 open stages and the recorded collectives draw the same graph where there are no dumps, and of ranks
 that dumps say nothing of. Processes that have ended decide what is open in both.
 """
@@ -50,8 +50,8 @@ class RootCauses:
 def find_root_causes(
     standing: Standing, collectives: Collectives | None, after_s: float, notes: Mapping[int, str]
 ) -> RootCauses:
-    """standing: of the ranks by their stages. after_s: how long a rank may stand still. notes: what
-    else is known of ranks."""
+    """standing: of the ranks by their stages. after_s: how long a rank may be without
+    progress. notes: what else is known of ranks."""
     suspects = {one.rank.rank: one for one in standing.suspects}
     if collectives is not None:
         held = [cause for cause in collectives.causes if _counts(cause, standing, after_s)]

@@ -109,7 +109,7 @@ class Screen:
             yield Text(f"and {len(ranks) - len(shown)} more ranks: --all shows them", "dim")
 
     def _worst(self, ranks: Sequence[Rank], suspects: Sequence[str]) -> list[Rank]:
-        """The suspects, and then the ranks that wait least, or have stood still longest."""
+        """The suspects, then the ranks that wait least, or have been without progress longest."""
         order = {label: place for place, label in enumerate(suspects)}
 
         def key(rank: Rank) -> tuple[int, float, float]:
@@ -170,7 +170,7 @@ class Screen:
     def _host(
         self, name: str, ranks: Sequence[Rank], suspects: Sequence[str]
     ) -> tuple[tuple[int, float, float], tuple[str, ...]]:
-        """How far up a host stands, and its cells."""
+        """The place of a host in the order, and its cells."""
         found = sum(rank.label in suspects for rank in ranks)
         rates = [rate for rank in ranks if (rate := self.history.rate(rank.label)) is not None]
         waits = [wait for rank in ranks if (wait := self.history.wait(rank.label)) is not None]

@@ -1,4 +1,4 @@
-"""Where the ranks of a run stand in their Python code."""
+"""Where the ranks of a run are in their Python code."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _named(seen: Snapshot) -> list[int]:
 
 
 def places_by_rank(stacks: Stacks) -> dict[int, str]:
-    """Where the ranks stand in their Python code, in a few words."""
+    """Where the ranks are in their Python code, in a few words."""
     places = {record.rank: main_text(record) for record in stacks.records}
     return {rank: text for rank, text in places.items() if text}
 

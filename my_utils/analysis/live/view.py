@@ -43,7 +43,7 @@ class View:
         self.table = table
 
     def lines(self, seen: Snapshot, at: Mapping[int, str] | None = None) -> list[str]:
-        """One string a line, without line ends. at: where ranks stand in their Python code."""
+        """One string a line, without line ends. at: where ranks are in their Python code."""
         found = seen.found
         lines = [self._paint(title_text(seen), "bold")]
         by_dumps: list[str] = []
@@ -147,7 +147,7 @@ def title_text(seen: Snapshot) -> str:
 
 
 def _place(ranks: Sequence[Rank], at: str) -> str:
-    """Where ranks have stood still, and since when. at: the line of the first one's code."""
+    """Where ranks are, and since when without progress. at: the line of the first one's code."""
     first = ranks[0]
     hosts = {rank.host for rank in ranks}
     parts = [f" on {first.host}" if first.host else ""]
@@ -183,7 +183,7 @@ def hang_text(hang: Hang) -> str:
         if longest is None:
             return "moves: no stage is known of any rank that lives"
         still = age_text(longest.still_s or 0.0)
-        return f"moves: rank {longest.name} has stood still longest, for {still}"
+        return f"moves: rank {longest.name} has made no progress for {still}, the longest of all"
     since = "" if hang.since_ns is None else f" since {clock_text(hang.since_ns)}"
     if hang.crowd is None:
         return f"hangs{since}"
@@ -201,7 +201,7 @@ def collective_lines(
     found: Collectives, ranks: Sequence[Rank], at: Mapping[int, str] | None = None
 ) -> list[str]:
     """Who holds the others up by the dumps of the flight recorder, and in which call: at most six
-    lines. at: where ranks stand in their Python code."""
+    lines. at: where ranks are in their Python code."""
     dumps = f"by {_count(found.dumps, 'dump')} in {found.place}"
     if not found.nodes:
         return [f"no collective is under way, {dumps}"]
@@ -274,7 +274,7 @@ def _groups(
     waiting: Mapping[str, Waiting],
     group: bool,
 ) -> list[list[Rank]]:
-    """Ranks that do the same, at most; the first suspects stand alone."""
+    """Ranks that do the same, at most; the first suspects have a line each."""
     groups: dict[object, list[Rank]] = {}
     for rank in ranks:
         place = suspects.get(rank.label)

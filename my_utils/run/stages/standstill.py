@@ -1,4 +1,4 @@
-"""Has torch write its flight recorder into the run's folder once the steps of a rank stand still.
+"""Has torch write its flight recorder into the run's folder once a rank ends no step.
 
 torch itself does so when a collective times out, which takes ten minutes by default, and ends the
 process right after. Here it is done before, once in each standstill: `flight_recorder/dump_<rank>`,

@@ -1,6 +1,6 @@
-"""Where each rank stands, and who holds the call up in which it does.
+"""In which call each rank waits, and who holds that call up.
 
-A rank stands in its oldest call that has not ended. The other members of the group have not come to
+A rank waits in its oldest call that has not ended. The other members of the group have not come to
 it ("absent"), have it pending behind another call ("behind"), are in it too, or have ended it.
 """
 
@@ -18,9 +18,9 @@ SAME_MOMENT_S = 6.0  # between dumps of one standstill
 
 @dataclass
 class Node:
-    """A call in which ranks stand.
+    """A call in which ranks wait.
 
-    absent and behind: members that hold it up. inside: those that stand in it. ended: those that
+    absent and behind: members that hold it up. inside: those that wait in it. ended: those that
     have ended it; late: those of them that came after the others had waited. unknown: members
     without a dump. unclear: members whose dump does not say it. kinds: what ranks called under its
     number, where they differ. accused: those whose path parted from the others' here.
@@ -51,7 +51,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Stand:
-    """Where a rank stands: a collective, or sends and receives that were called as one."""
+    """Where a rank waits: a collective, or sends and receives that were called as one."""
 
     group: Group
     call: Call
@@ -60,7 +60,7 @@ class Stand:
 
 
 class Standstill:
-    """The dumps of a run, and in which calls its ranks stand."""
+    """The dumps of a run, and in which calls its ranks wait."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Standstill:
         world_size: int = 0,
         gone: Collection[int] = (),
     ) -> None:
-        """gone: ranks whose processes ended before the others stood still; without a dump they can
+        """gone: ranks whose processes ended before the others hung; without a dump they can
         have entered nothing more."""
         self.dumps = {dump.rank: dump for dump in dumps}
         self.groups = groups
@@ -87,7 +87,7 @@ class Standstill:
             for rank, stand in stands.items()
             if stand is not None and rank not in self.stale
         }
-        self.nodes: dict[int, Node] = {}  # of each rank that stands somewhere
+        self.nodes: dict[int, Node] = {}  # of each rank that waits somewhere
         self._find_nodes()
 
     def maybe_failed(self, rank: int) -> Group | None:

@@ -48,7 +48,7 @@ _Vertex = int | tuple[str, int]  # a rank, or a node by its address
 
 
 class _Graph:
-    """Ranks, the calls in which they stand, and whom they wait for there."""
+    """Ranks, the calls in which they wait, and whom they wait for there."""
 
     def __init__(self, still: Standstill) -> None:
         self.still = still
@@ -163,7 +163,7 @@ def find_causes(
     dumps: Sequence[Dump], world_size: int = 0, gone: Collection[int] = ()
 ) -> tuple[list[Cause], Standstill]:
     """The causes, those that are sure and that explain most first. `world_size` 0: not known. gone:
-    ranks whose processes ended before the others stood still."""
+    ranks whose processes ended before the others hung."""
     still = Standstill(dumps, find_groups(dumps, world_size), world_size, gone)
     graph = _Graph(still)
     ranks: list[_Vertex] = [*sorted(still.stands)]
@@ -198,7 +198,7 @@ def _cause(part: Sequence[_Vertex], graph: _Graph, ends: Set[_Vertex]) -> Cause 
 
 
 def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
-    """The call in which most such ranks are awaited stands for the others; else the first one."""
+    """The call in which most such ranks are awaited; else the first one."""
     held = graph.holds.get(rank, [])
     if not held:
         return None

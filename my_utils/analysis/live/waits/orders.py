@@ -19,7 +19,7 @@ from ..flight_files import Dump
 from .calls import Standstill
 from .groups import Group
 
-BEFORE = 64  # calls that are compared before the one in which a rank stands, and after it
+BEFORE = 64  # calls that are compared before the one in which a rank waits, and after it
 CALLS_MAX = 64  # that are the newest of some ranks
 OTHERS_MAX = 512  # ranks that those in question are compared with
 CONTEXT = 3  # calls before one, by which it is known what should follow
@@ -38,7 +38,7 @@ class _Made(NamedTuple):
 
 
 class Orders:
-    """The calls of ranks in their order, near the call in which each of them stands: of those in
+    """The calls of ranks in their order, near the call in which each of them waits: of those in
     question and of some others."""
 
     def __init__(self, ranks: Sequence[int], still: Standstill) -> None:

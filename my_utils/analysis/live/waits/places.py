@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....core.run_files.state import Rank, Thread
 from ...verdict.kinds import kind_of_stage
 
-PATIENCE = 20.0  # times what a rank may stand still
+PATIENCE = 20.0  # times the time for which a rank may be without progress
 KEPT = 16  # finished stages that a journal shows of a thread
 WAIT = "wait "
 _PEER_CALLS = ("send", "recv")

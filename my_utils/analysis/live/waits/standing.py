@@ -18,8 +18,8 @@ from ..words import stack_text, where
 from .graph import last_parts
 from .places import Meeting, Usual, is_behind, meeting_of, news_ns, takes_long
 
-PLACES_COMPARED = 256  # of ranks that stand still, those of most ranks
-MUCH_LONGER = 2.0  # times what the next rank has stood still
+PLACES_COMPARED = 256  # of stuck ranks, those of most ranks
+MUCH_LONGER = 2.0  # times as long as the next rank is without progress
 
 _Reasons = dict[str, list[tuple[str, str]]]  # of each label: kind and text
 
@@ -51,8 +51,8 @@ class Waiting:
 
 @dataclass(eq=False)
 class Place:
-    """Ranks that are in the same stages of the same step. stuck: how many of them stand still.
-    holders: whom they wait for there, and whether that rank is behind."""
+    """Ranks that are in the same stages of the same step. stuck: how many of them have made no
+    progress for too long. holders: whom they wait for there, and whether that rank is behind."""
 
     ranks: list[Rank]
     meeting: Meeting | None
@@ -105,14 +105,14 @@ class Standing:
 
     @property
     def stuck_here(self) -> bool:
-        """Whether a rank on this machine stands still."""
+        """Whether a rank on this machine is stuck."""
         return any(rank.source == "journal" for rank in self._stuck(self._alive))
 
     def _stuck(self, ranks: Iterable[Rank]) -> list[Rank]:
         return [rank for rank in ranks if (rank.still_s or 0.0) >= self._after_s]
 
     def _find_places(self) -> list[Place]:
-        """Of ranks in a meeting, and of those that stand still. Of a rank without a sign of life
+        """Of ranks in a meeting, and of those that are stuck. Of a rank without a sign of life
         nobody knows where it is."""
         places: dict[object, Place] = {}
         for rank in self._alive:
@@ -176,7 +176,7 @@ class Standing:
     # --- the graph ---
 
     def _find_roots(self) -> tuple[set[str], list[list[Rank]]]:
-        """Who is awaited by ranks that stand still and waits for nobody; and rings."""
+        """Who is awaited by stuck ranks and waits for nobody; and rings."""
         waiting: list[str | int] = [
             rank.label for one in self._places if one.holders for rank in self._stuck(one.ranks)
         ]
@@ -226,7 +226,7 @@ class Standing:
 
     def find_waiting(self, suspects: Sequence[Suspect]) -> list[Waiting]:
         """The ranks that wait for the suspects, each for the first one that it waits for. Where
-        groups are not known, who stands still waits for the first of all."""
+        groups are not known, who is stuck waits for the first of all."""
         held = {one.rank.label for one in suspects}
         found: dict[str, Waiting] = {}
         seen, passed = set(held), set[int]()
@@ -318,7 +318,7 @@ class Standing:
 
     def _find_elsewhere(self) -> None:
         """Where nothing says who waits: most ranks wait in one place, and others hold them up.
-        Without a majority a rank is named only if it alone stands still, for much longer than any
+        Without a majority a rank is named only if it alone is stuck, for much longer than any
         other one."""
         alive, stuck = self._alive, self._stuck(self._alive)
         if not stuck or len(alive) < 2 or any(takes_long(one, self._after_s) for one in alive):

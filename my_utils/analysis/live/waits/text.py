@@ -136,7 +136,7 @@ def _role(node: Node) -> str:
 def unknown_line(
     without_dump: Sequence[int], stale: Iterable[int], named: Iterable[int]
 ) -> Iterator[str]:
-    """Of which ranks it is not known where they stand."""
+    """Of which ranks it is not known where they are."""
     old = sorted(stale)
     blamed = set(named)
     parts = []
