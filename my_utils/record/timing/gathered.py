@@ -55,7 +55,7 @@ class TimeData:
         return cls
 
     def sum(self) -> float:
-        """Of all times of all ranks, exact."""
+        """The sum of all times of all ranks, in seconds; exact."""
         return _seconds(sum(self._table.rows["sum_ns"].tolist()))
 
     def count(self) -> int:
@@ -63,11 +63,12 @@ class TimeData:
         return int(self._table.rows["count"].sum())
 
     def mean(self) -> float:
-        """Of all times, whichever rank they are from."""
+        """The mean of all times, whichever rank they are from, in seconds."""
         return self.sum() / self.count()
 
     def std(self) -> float:
-        """Of a sample (n - 1), as torch.std; NaN for a single time."""
+        """The standard deviation of a sample (n - 1), as torch.std, in seconds; NaN for a single
+        time."""
         count = self.count()
         return math.sqrt(self._squares() / (count - 1)) / 1e9 if count > 1 else math.nan
 
@@ -79,11 +80,11 @@ class TimeData:
         return float((rows["squares"] + rows["count"] * apart * apart).sum())
 
     def min(self) -> float:
-        """The shortest time."""
+        """The shortest time, in seconds."""
         return _seconds(int(self._table.rows["min_ns"].min()))
 
     def max(self) -> float:
-        """The longest time."""
+        """The longest time, in seconds."""
         return _seconds(int(self._table.rows["max_ns"].max()))
 
     def rank_count(self) -> int:
