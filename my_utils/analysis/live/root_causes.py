@@ -63,9 +63,9 @@ def find_root_causes(
     found = [_of_dumps(cause, suspects, notes) for cause in by_dumps]
     by_number = {rank.rank: rank for rank in standing.ranks}
     for cause in by_dumps:
-        for number in cause.ranks if cause.decided else ():
-            if number in by_number:
-                _add_cause(suspects, by_number[number], cause)
+        if cause.decided:
+            ranks = [by_number[number] for number in cause.ranks if number in by_number]
+            _add_cause(suspects, ranks, cause)
     named = {rank for one in found for rank in one.ranks if one.decided}
     found += _of_stages([one for n, one in suspects.items() if n not in named], standing, notes)
     found += [_ring(ranks) for ranks in standing.rings if not (found or suspects)]
@@ -76,17 +76,20 @@ def find_root_causes(
 
 def _counts(cause: Cause, standing: Standing, after_s: float) -> bool:
     """Not if all its ranks only take long, as for a checkpoint."""
-    of_cause = [rank for rank in standing.ranks if rank.rank in cause.ranks]
+    named = set(cause.ranks)
+    of_cause = [rank for rank in standing.ranks if rank.rank in named]
     return not (of_cause and all(takes_long(rank, after_s) for rank in of_cause))
 
 
-def _add_cause(suspects: dict[int, Suspect], rank: Rank, cause: Cause) -> None:
-    """Puts what dumps say of a rank before what its stages say."""
-    known = suspects.get(rank.rank, Suspect(rank, (), ()))
-    kinds, reasons = (cause.kind, *known.kinds), (sentence(cause), *known.reasons)
-    if cause.kind in known.kinds:  # that it is dead, by both
-        kinds, reasons = known.kinds, (f"{known.reasons[0]}; {reasons[0]}", *known.reasons[1:])
-    suspects[rank.rank] = Suspect(rank, kinds, reasons)
+def _add_cause(suspects: dict[int, Suspect], ranks: Sequence[Rank], cause: Cause) -> None:
+    """Puts what dumps say of the ranks before what their stages say."""
+    text = sentence(cause)  # once: it goes through all ranks
+    for rank in ranks:
+        known = suspects.get(rank.rank, Suspect(rank, (), ()))
+        kinds, reasons = (cause.kind, *known.kinds), (text, *known.reasons)
+        if cause.kind in known.kinds:  # that it is dead, by both
+            kinds, reasons = known.kinds, (f"{known.reasons[0]}; {text}", *known.reasons[1:])
+        suspects[rank.rank] = Suspect(rank, kinds, reasons)
 
 
 def _noted(suspect: Suspect, note: str) -> Suspect:
