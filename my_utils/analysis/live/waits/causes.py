@@ -44,6 +44,17 @@ class Cause:
     decided: bool = True
 
 
+@dataclass
+class _Blame:
+    """Who is to blame, before it is known who waits. held: the calls in which others wait."""
+
+    kind: str
+    ranks: list[int]
+    node: Node
+    held: Sequence[Node]
+    decided: bool = True
+
+
 _Vertex = int | tuple[str, int]  # a rank, or a node by its address
 
 
@@ -169,8 +180,8 @@ def find_causes(
     ranks: list[_Vertex] = [*sorted(still.stands)]
     parts = last_parts(ranks, graph.after)
     ends = {vertex for part in parts if len(part) == 1 for vertex in part}
-    found = (_cause(part, graph, ends) for part in parts)
-    causes = _merged(cause for cause in found if cause is not None)
+    found = (_blame(part, graph, ends) for part in parts)
+    causes = _merged((one for one in found if one is not None), graph)
     causes += _without_dump(graph, causes)
     causes += _stopped(graph, causes)
     longest_s = max((cause.waited_s for cause in causes), default=0.0)
@@ -187,7 +198,7 @@ def _is_slow(cause: Cause, longest_s: float, still: Standstill) -> bool:
     return longest_s >= LONG_S and cause.waited_s < SLOW_SHARE * longest_s
 
 
-def _cause(part: Sequence[_Vertex], graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
+def _blame(part: Sequence[_Vertex], graph: _Graph, ends: Set[_Vertex]) -> _Blame | None:
     """What a part that waits for nobody outside it is. `ends`: the ranks and calls that are each
     such a part."""
     ranks = sorted(vertex for vertex in part if isinstance(vertex, int))
@@ -197,7 +208,7 @@ def _cause(part: Sequence[_Vertex], graph: _Graph, ends: Set[_Vertex]) -> Cause 
     return _inside(nodes[0], graph) if nodes else _awaited(ranks[0], graph, ends)
 
 
-def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
+def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> _Blame | None:
     """The call in which most such ranks are awaited; else the first one."""
     held = graph.holds.get(rank, [])
     if not held:
@@ -213,61 +224,62 @@ def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> Cause | None:
         kind = "dead"
     failed = graph.still.maybe_failed(rank)
     if failed is None:
-        return _made_cause(kind, [rank], node, held, graph)
+        return _Blame(kind, [rank], node, held)
     missing = graph.still.without_dump(failed)
     if gone := [one for one in missing if one in graph.still.gone]:
-        return _made_cause("dead", gone, node, held, graph)
+        return _Blame("dead", gone, node, held)
     if len(missing) == 1:
-        return _made_cause("no dump", missing, node, held, graph)
-    return _made_cause(kind, [rank], node, held, graph, decided=False)
+        return _Blame("no dump", missing, node, held)
+    return _Blame(kind, [rank], node, held, decided=False)
 
 
-def _made_cause(
-    kind: str,
-    ranks: list[int],
-    node: Node,
-    held: Sequence[Node],
-    graph: _Graph,
-    decided: bool = True,
-) -> Cause:
-    direct = sorted({rank for one in held for rank in one.inside} - set(ranks))
+def _cause(one: _Blame, graph: _Graph) -> Cause:
+    inside = {rank for held in one.held for rank in held.inside}
     stands = graph.still.stands
-    waited = [stands[rank].waited_s for one in held for rank in one.inside if rank in stands]
-    waiting = graph.waiting_for(ranks, held)
-    return Cause(kind, ranks, node, max(waited, default=0.0), direct, waiting, decided)
+    return Cause(
+        kind=one.kind,
+        ranks=one.ranks,
+        node=one.node,
+        waited_s=max((stands[rank].waited_s for rank in inside if rank in stands), default=0.0),
+        direct=sorted(inside - set(one.ranks)),
+        waiting=graph.waiting_for(one.ranks, one.held),
+        decided=one.decided,
+    )
 
 
-def _inside(node: Node, graph: _Graph) -> Cause | None:
+def _inside(node: Node, graph: _Graph) -> _Blame | None:
     """A call that nobody holds up."""
     if node.ended:
         ranks = graph.stuck(node)
         held = [one for rank in ranks for one in graph.holds.get(rank, ())]
-        return _made_cause("stuck inside", ranks, node, [node, *held], graph)
+        return _Blame("stuck inside", ranks, node, [node, *held])
     if node.unknown or node.unclear:
         return None
-    return _made_cause("inside", sorted(node.members), node, [node], graph, decided=False)
+    return _Blame("inside", sorted(node.members), node, [node], decided=False)
 
 
-def _ring(ranks: list[int], nodes: Sequence[Node], graph: _Graph) -> Cause:
+def _ring(ranks: list[int], nodes: Sequence[Node], graph: _Graph) -> _Blame:
     odd = Orders(ranks, graph.still).odd()
     node = min(nodes, key=lambda one: one.call.created_ns)
     if odd and 2 * len(odd) <= len(ranks):
-        return _made_cause("other order", odd, node, nodes, graph)
-    return _made_cause("ring", ranks, node, nodes, graph, decided=False)
+        return _Blame("other order", odd, node, nodes)
+    return _Blame("ring", ranks, node, nodes, decided=False)
 
 
-def _merged(causes: Iterable[Cause]) -> list[Cause]:
+def _merged(blames: Iterable[_Blame], graph: _Graph) -> list[Cause]:
     """One cause of all ranks of a kind in one call. Two ranks that send and receive are in one."""
-    found: dict[object, Cause] = {}
-    for cause in causes:
-        place = tuple(cause.ranks) if cause.kind == "inside" else id(cause.node)
-        first = found.setdefault((cause.kind, place), cause)
-        if first is not cause:
-            first.ranks = sorted({*first.ranks, *cause.ranks})
-            first.direct = sorted({*first.direct, *cause.direct} - set(first.ranks))
-            first.waiting = sorted({*first.waiting, *cause.waiting} - set(first.ranks))
-            first.waited_s = max(first.waited_s, cause.waited_s)
-    return list(found.values())
+    alike: dict[object, list[_Blame]] = {}
+    for one in blames:
+        place = tuple(one.ranks) if one.kind == "inside" else id(one.node)
+        alike.setdefault((one.kind, place), []).append(one)
+    found = []
+    for first, *rest in alike.values():
+        if rest:
+            first.ranks = sorted({rank for one in (first, *rest) for rank in one.ranks})
+            held = {id(node): node for one in (first, *rest) for node in one.held}
+            first.held = list(held.values())
+        found.append(_cause(first, graph))
+    return found
 
 
 def _stopped(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
@@ -279,8 +291,8 @@ def _stopped(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
     for rank in stopped_early(graph.still, waiting) if blamed else ():
         node = graph.still.nodes[rank]
         held = graph.holds.get(rank, [])
-        found.append(_made_cause("stopped", [rank], node, [node, *held], graph))
-    return _merged(found)
+        found.append(_Blame("stopped", [rank], node, [node, *held]))
+    return _merged(found, graph)
 
 
 def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
@@ -298,6 +310,7 @@ def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
     if not named or not held:
         return []
     odd = Orders(left, graph.still).odd()
-    found = [_made_cause("other order", odd, held[0], held, graph, decided=False)] if odd else []
+    found = [_Blame("other order", odd, held[0], held, decided=False)] if odd else []
     is_clear = not odd and len(named) == 1 and all(cause.decided for cause in causes)
-    return [*found, _made_cause("no dump", named, held[0], held, graph, decided=is_clear)]
+    found.append(_Blame("no dump", named, held[0], held, decided=is_clear))
+    return [_cause(one, graph) for one in found]
