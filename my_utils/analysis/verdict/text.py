@@ -528,7 +528,7 @@ def _row(one: Finding, verdict: Verdict) -> str:
     since = "" if one.since_step is None else str(one.since_step)
     cells = [
         one.kind, who_text(one, verdict), one.stage or "", ms_text(one.cost_ns_a_step),
-        _percent(one.share), since, page_path(PAGES[one.kind]),
+        _percent(one.share), since, PAGES[one.kind],
     ]  # fmt: skip
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 

@@ -78,7 +78,8 @@ SAYS_WHAT_TO_READ = """
 from my_utils.analysis.why import Finding, Verdict
 one = Finding("input", (1,), stage="input", cost_ns_a_step=75e6, share=0.8, saves_ns_a_step=75e6)
 verdict = Verdict("found", [one], judged_ranks=4, step_ns=92e6, paths=("logs",))
-print("\\n".join(verdict.lines()), verdict.markdown())
+print("\\n".join(verdict.lines()))
+assert "| docs/runs/slow-input.md |" in verdict.markdown(), "for readers elsewhere"
 """
 
 
