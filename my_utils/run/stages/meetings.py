@@ -12,9 +12,10 @@ their numbers alone, so that ranks record the same.
 from __future__ import annotations
 
 import functools
+import re
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, cast
 
 import torch
 from torch.compiler import is_compiling
@@ -84,6 +85,7 @@ _MEGATRON = {
 ALL_UNTIL = 4096  # calls of a rank: so many are recorded whatever a step has
 CALLS_A_STEP = 8  # on average, from then on
 LABEL_MAX = 40
+_NUMBERED = re.compile(r"group \d+")
 _WORKS_MAX = 1024  # of works that nobody has waited for yet
 
 Write = Callable[[str, dict[str, object]], None]
@@ -104,20 +106,31 @@ class Meetings:
         """Forgets all calls and groups, in a forked child."""
         self._labels: dict[str, str] = {}
         self._members: dict[str, list[int]] = {}
-        self._texts: dict[tuple[str, object], str] = {}
+        self._texts: dict[str, dict[tuple[str, int | None], str]] = {}  # by the group's name
+        self._taken: dict[str, tuple[int, ...]] = {}  # the members by each label ever given
+        self._free: dict[tuple[str, tuple[int, ...]], list[str]] = {}  # labels by role and members
         self._waits: dict[int, str] = {}  # by the address of a Work, or of a tensor's memory
         self._step = -1
         self._calls = 0  # in this step
         self._total = 0
         self._every = 1
         self._is_on = True
-        self._unwritten: list[str] | None = []  # groups, until `write` may be called
+        self._unwritten: list[str] | None = []  # labels, until `write` may be called
 
     def write_groups(self) -> None:
         """From now on rows about the run may be written."""
-        groups, self._unwritten = self._unwritten or [], None
-        for name in groups:
-            self._write_group(name)
+        labels, self._unwritten = self._unwritten or [], None
+        for label in labels:
+            self._write_group(label)
+
+    def forget_groups(self, names: Collection[str] | None) -> None:
+        """These groups are gone, or all of them: torch gives their names to later ones."""
+        for name in list(self._labels) if names is None else names:
+            label, members = self._labels.pop(name, None), self._members.pop(name, [])
+            self._texts.pop(name, None)
+            if label is not None:
+                role = "" if _NUMBERED.fullmatch(label) else label
+                self._free.setdefault((role, tuple(members)), []).append(label)
 
     # --- what a call does ---
 
@@ -125,7 +138,8 @@ class Meetings:
         """Begins a row for a call; returns its text, "" where none is recorded."""
         if not self._stages.on or not self._counts():
             return ""
-        text = self._texts.get((kind, (group_name, peer))) or self._text(kind, group_name, peer)
+        texts = self._texts.get(group_name)
+        text = (texts and texts.get((kind, peer))) or self._text(kind, group_name, peer)
         if self._timer is None:
             self._timer = MyTimer(tag=COLLECTIVES_TAG)
         self._timer.start(text)
@@ -174,7 +188,7 @@ class Meetings:
         label = self._label(group_name)
         where = label if peer is None else str(self._member(group_name, peer))
         text = sys.intern(f"{kind} {where}")
-        self._texts[kind, (group_name, peer)] = text
+        self._texts.setdefault(group_name, {})[kind, peer] = text
         return text
 
     def _member(self, group_name: str, place: int) -> int:
@@ -187,20 +201,27 @@ class Meetings:
         label = self._labels.get(group_name)
         if label is None:
             label = self._labels[group_name] = self._new_label(group_name)
-            if self._unwritten is None:
-                self._write_group(group_name)
-            else:
-                self._unwritten.append(group_name)
         return label
 
     def _new_label(self, group_name: str) -> str:
+        """One that no group has; that of a group with the same members that is gone, if it may."""
         role, self._members[group_name] = _group_of(group_name)
-        is_free = role and role not in self._labels.values()
-        return role if is_free else f"group {len(self._labels)}"
+        role = "" if _NUMBERED.fullmatch(role) else role
+        members = tuple(self._members[group_name])
+        for free in (role, members), ("", members):
+            if self._free.get(free):
+                return self._free[free].pop()
+        label = role if role and role not in self._taken else f"group {len(self._taken)}"
+        self._taken[label] = members
+        if self._unwritten is None:
+            self._write_group(label)
+        else:
+            self._unwritten.append(label)
+        return label
 
-    def _write_group(self, group_name: str) -> None:
-        ranks = ranges_text(as_ranges(self._members[group_name]))
-        self._write(GROUP_ROW, {"label": self._labels[group_name], "members": ranks})
+    def _write_group(self, label: str) -> None:
+        ranks = ranges_text(as_ranges(self._taken[label]))
+        self._write(GROUP_ROW, {"label": label, "members": ranks})
 
 
 def _group_of(group_name: str) -> tuple[str, list[int]]:
@@ -244,10 +265,17 @@ def method_calls(meetings: Meetings, group_type: Any) -> dict[str, Any]:
     calls: dict[str, Any] = {}
     for name, kind in _METHODS.items():
         if (method := getattr(group_type, name, None)) is not None:
-            calls[name] = _collective(meetings, method, kind)
+            calls[name] = as_method(name, _collective(meetings, method, kind))
     for name in _PEER_METHODS:
-        calls[name] = _with_peer(meetings, getattr(group_type, name), name)
+        calls[name] = as_method(name, _with_peer(meetings, getattr(group_type, name), name))
     return calls
+
+
+def as_method(name: str, call: Any) -> Any:
+    """A Python function in the place of a method of C++. pybind11 takes it for an overriding one
+    and calls it again, without end, unless its code has this name."""
+    call.__code__ = call.__code__.replace(co_name=name)
+    return call
 
 
 def _collective(meetings: Meetings, method: Any, kind: str) -> Any:
@@ -255,7 +283,8 @@ def _collective(meetings: Meetings, method: Any, kind: str) -> Any:
 
     @functools.wraps(method)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        text = "" if is_compiling() else begin(kind, self.group_name)
+        name = None if is_compiling() else _name_of(self)
+        text = "" if name is None else begin(kind, name)
         if not text:
             return method(self, *args, **kwargs)
         work = None
@@ -270,20 +299,47 @@ def _collective(meetings: Meetings, method: Any, kind: str) -> Any:
 
 def _with_peer(meetings: Meetings, method: Any, kind: str) -> Any:
     begin, end = meetings.begin, meetings.end
+    parameter = "dstRank" if kind == "send" else "srcRank"
 
     @functools.wraps(method)
-    def recorded(self: Any, tensors: Any, rank: int, tag: int) -> Any:
-        text = "" if is_compiling() else begin(kind, self.group_name, rank)
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        name = None if is_compiling() else _name_of(self)
+        peer = args[1] if len(args) > 1 else kwargs.get(parameter)
+        text = begin(kind, name, peer) if name is not None and isinstance(peer, int) else ""
         if not text:
-            return method(self, tensors, rank, tag)
+            return method(self, *args, **kwargs)
         work = None
         try:
-            work = method(self, tensors, rank, tag)
+            work = method(self, *args, **kwargs)
         finally:
             end(text, 0 if work is None else id(work))
         return work
 
     return recorded
+
+
+def _name_of(group: Any) -> str | None:
+    """None for a group that was made by hand, without one."""
+    try:
+        return cast(str, group.group_name)
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def destroy_call(meetings: Meetings, destroy: Any) -> Any:
+    """`destroy_process_group`."""
+
+    @functools.wraps(destroy)
+    def destroyed(group: Any = None) -> None:
+        world = sys.modules["torch.distributed"].group.WORLD
+        name = _name_of(group)
+        destroy(group)
+        if group is None or group is world:
+            meetings.forget_groups(None)
+        elif name is not None:
+            meetings.forget_groups([name])
+
+    return destroyed
 
 
 def wait_call(meetings: Meetings, wait: Any) -> Any:
@@ -300,7 +356,7 @@ def wait_call(meetings: Meetings, wait: Any) -> Any:
         finally:
             stop(text)
 
-    return recorded
+    return as_method("wait", recorded)
 
 
 def recorded_operators(meetings: Meetings) -> list[tuple[Any, type]]:

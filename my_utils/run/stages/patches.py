@@ -23,7 +23,7 @@ from ..environment import takes_gpu_times
 from . import names
 from .late_imports import when_imported
 from .loader_uses import LoaderUses
-from .meetings import Meetings, method_calls, recorded_operators, wait_call
+from .meetings import Meetings, as_method, destroy_call, method_calls, recorded_operators, wait_call
 
 _MEETS = (
     *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object"),
@@ -275,7 +275,9 @@ class Patches:
             for name, call in method_calls(meetings, c10d.ProcessGroup).items():
                 self._set(c10d.ProcessGroup, name, call)
             self._set(work, "wait", wait_call(meetings, work.wait))
-        self._set(work, "wait", self._call(work.wait, None))
+            forgetting = functools.partial(destroy_call, meetings)
+            self._collective(module, "destroy_process_group", forgetting)
+        self._set(work, "wait", self._wait(work.wait))
 
     def _functional(self, module: Any) -> None:
         if self._meetings is not None:
@@ -283,8 +285,22 @@ class Patches:
                 self._undo.append(functools.partial(setattr, operator, "__class__", type(operator)))
                 operator.__class__ = kind
 
-    def _call(self, function: Any, kind: str | None) -> Any:
+    def _call(self, function: Any, kind: str) -> Any:
         return self._meeting(function, names.COLLECTIVE, kind)
+
+    def _wait(self, wait: Any) -> Any:
+        begin, end = self._stages.begin, self._stages.end
+
+        @functools.wraps(wait)
+        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not begin(names.COLLECTIVE):
+                return wait(self, *args, **kwargs)
+            try:
+                return wait(self, *args, **kwargs)
+            finally:
+                end()
+
+        return as_method("wait", timed)
 
     def _collective(self, module: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         function = getattr(module.distributed_c10d, name, None)
@@ -313,11 +329,11 @@ class Patches:
 
         return timed
 
-    def _meeting(self, function: Any, stage: int, kind: str | None, group: str = "group") -> Any:
+    def _meeting(self, function: Any, stage: int, kind: str, group: str = "group") -> Any:
         """group: the name of the parameter that has the process group."""
         begin, end, met = self._stages.begin, self._stages.end, self._listener.met
         name = names.STAGES[stage]
-        place = sys.maxsize if kind is None else _place(function, group)
+        place = _place(function, group)
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -327,8 +343,7 @@ class Patches:
                 return function(*args, **kwargs)
             finally:
                 end()
-                if kind is not None:
-                    met(name, kind, args[place] if place < len(args) else kwargs.get(group))
+                met(name, kind, args[place] if place < len(args) else kwargs.get(group))
 
         return timed
 

@@ -15,6 +15,7 @@ import gc
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,6 +44,7 @@ _DRAIN_NS = 100_000_000
 _DRAIN_STEPS = 32
 _LOOK_NS = 10_000_000
 _LOOK_STEPS = 32
+_MET_MAX = 1024  # stages in groups
 
 OnFirst = Callable[[], Mapping[str, object] | None]
 
@@ -74,6 +76,10 @@ def arm(on_first_iteration: OnFirst) -> Recorder:
 def _after_fork_in_child() -> None:
     if _armed is not None:
         _armed.after_fork_in_child()
+
+
+def _all_ranks() -> None:
+    """In the place of a reference to the group of all ranks, which is None."""
 
 
 def _make_timer() -> MyTimer:
@@ -116,7 +122,9 @@ class Recorder(Listener):
         self._buckets: SampledSteps = BucketSampler(self.stages, self._write, bucket_steps())
         self.stages.buckets = None
         self._standstill: StandstillWatch | None = None
-        self._met: dict[tuple[str, str, object], None] = {}
+        # Groups by id() too, weakly: one that the script drops takes its threads with it.
+        self._met: dict[tuple[str, str, int], Callable[[], object]] = {}
+        self._written: set[tuple[str, str, str]] = set()
         self._forwards = 0
         self._drained_ns = 0
         self._drained_steps = -1  # before the first iteration is over
@@ -239,10 +247,18 @@ class Recorder(Listener):
         self.stages.watch_workers([process for process in processes if process])
 
     def met(self, stage: str, kind: str, group: object) -> None:
-        if (stage, kind, group) in self._met:
+        key = stage, kind, id(group)
+        known = self._met.get(key)
+        if known is not None and known() is group:
             return
         try:
-            self._met[stage, kind, group] = None
+            reference = _all_ranks if group is None else weakref.ref(group)
+        except TypeError:  # no group
+            return
+        try:
+            if len(self._met) >= _MET_MAX:
+                self._met.clear()
+            self._met[key] = reference
             if self.is_rank:
                 self._write_met(stage, kind, group)
         except Exception as error:
@@ -379,19 +395,21 @@ class Recorder(Listener):
         meetings = describe.meetings(modules)
         for meeting in meetings:
             self._write_meeting(*meeting)
-        written = [self._write_met(*met) for met in self._met]
-        if not meetings and not any(written):
+        for (stage, kind, _), reference in self._met.items():
+            if reference is _all_ranks or reference() is not None:
+                self._write_met(stage, kind, reference())
+        if not self._written:
             self._write_meeting("", "none", "")
 
-    def _write_met(self, stage: str, kind: str, group: object) -> bool:
-        """False if this process is not a member of the group."""
-        members = describe.group_ranks(group) if describe.is_member(group) else ""
-        if members:
-            self._write_meeting(stage, kind, members)
-        return bool(members)
+    def _write_met(self, stage: str, kind: str, group: object) -> None:
+        """Nothing if this process is not a member of the group."""
+        if describe.is_member(group):
+            self._write_meeting(stage, kind, describe.group_ranks(group))
 
     def _write_meeting(self, stage: str, kind: str, members: str) -> None:
-        self._write("my_utils.sync", {"stage": stage, "kind": kind, "members": members})
+        if (stage, kind, members) not in self._written:
+            self._written.add((stage, kind, members))
+            self._write("my_utils.sync", {"stage": stage, "kind": kind, "members": members})
 
     def _write(self, name: str, metadata: Mapping[str, object], step: int = 0) -> None:
         GlobalLogger().instant(name, dict(metadata), step=step)
