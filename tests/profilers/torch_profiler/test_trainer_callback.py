@@ -543,7 +543,7 @@ t.trainer(folder, t.ProfCallback(folder / "out", **t.SHORT), t.AtStep(4, t.fails
 def test_a_window_left_open_is_written_at_exit(tmp_path: Path, run_python: RunPython) -> None:
     done = run_python("-c", LEFT_OPEN, str(tmp_path), timeout=200)
     assert done.returncode == 1, done.stderr
-    assert "\ntests.torch_profiler.test_trainer_callback.Stop" in done.stderr
+    assert "\ntests.profilers.torch_profiler.test_trainer_callback.Stop" in done.stderr
     assert "Error" not in done.stderr
     assert steps_in(tmp_path / "out" / "iteration_4") == [2, 3]
 
