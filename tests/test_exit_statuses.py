@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from my_utils.cli.command import load
 from my_utils.cli.table import COMMANDS, Command
 from tools.exit_statuses import PAGE, page
+
+from .conftest import RunPython
 
 pytestmark = pytest.mark.no_torch
 
@@ -30,3 +34,12 @@ def test_the_page_lists_other_numbers_in_its_text() -> None:
     statuses = {number for one in COMMANDS for number in load(one).command_parser().statuses}
     text = PAGE.read_text(encoding="utf-8")
     assert [number for number in statuses - set(range(5)) if str(number) not in text] == []
+
+
+@pytest.mark.parametrize("words", ["env", "live --once .", "why missing"])
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_a_closed_stream_changes_no_status(run_python: RunPython, words: str, closed: str) -> None:
+    status = run_python("-m", "my_utils", *words.split()).returncode
+    script = f'import os; os.execlp("sh", "sh", "-c", "$0 -m my_utils {words} {closed}", PYTHON)'
+    done = run_python("-c", f"PYTHON = {sys.executable!r}\n{script}", timeout=60)
+    assert done.returncode == status, done.stderr

@@ -285,7 +285,7 @@ def run_cli(command: Callable[[], int], *, any_text: bool = True) -> int:
     are not UTF-8; not for a command in which a training prints.
     """
     try:
-        with _escapes_on_stdout() if any_text else contextlib.nullcontext():
+        with _closed_streams(), _escapes_on_stdout() if any_text else contextlib.nullcontext():
             try:
                 return command()
             finally:
@@ -300,6 +300,20 @@ def run_cli(command: Callable[[], int], *, any_text: bool = True) -> int:
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
         return 0
+
+
+@contextlib.contextmanager
+def _closed_streams() -> Iterator[None]:
+    """What is written to a stream that was closed, as by `>&-`, goes nowhere."""
+    with contextlib.ExitStack() as stack:
+        for redirect, stream in (
+            (contextlib.redirect_stdout, sys.stdout),
+            (contextlib.redirect_stderr, sys.stderr),
+        ):
+            if stream is None:
+                nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+                stack.enter_context(redirect(nowhere))
+        yield
 
 
 @contextlib.contextmanager

@@ -24,9 +24,9 @@ ROOM = 200  # bytes around a name that a user's rule which covers it may need
 NAMESPACE = re.compile(rb"namespace\s+cuda\s*\{")
 NESTED = re.compile(rb"namespace\s+(\w+)\s*::(?:\s*\w+\s*::)*\s*cuda\s*[:{]")
 TOKEN = re.compile(
-    rb"""(?P<skipped>//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+    rb"""(?P<skipped>//[^\n]*|/\*.*?(?:\*/|\Z)|\\[^\n]|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
     rb"|^[ \t]*\#[ \t]*(?P<condition>if|elif|else|endif)"
-    rb"|(?<!using\ )\bnamespace\b(?P<path>[\w\s:]*)\{|(?P<brace>[{}])",
+    rb"|(?<!using\ )\bnamespace\b(?P<path>[\w\s:]{0,1000})\{|(?P<brace>[{}])",
     re.DOTALL | re.MULTILINE,
 )
 # Namespaces and classes of libcu++, which MUSA has no counterpart of by name.

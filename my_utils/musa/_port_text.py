@@ -139,11 +139,12 @@ class TextPort:
     # --- MUSA ---
 
     def _note_guards(self, text: bytes) -> None:
-        pairs = self.rules.defaults.pairs
+        pairs, line, done = self.rules.defaults.pairs, self.lines + 1, 0
         for found in CONDITION.finditer(text):
             versions = VERSION.findall(DEFINED.sub(b"", found[0]))
             if any(version.decode() in pairs for version in versions):
-                line = self.lines + text.count(b"\n", 0, found.start()) + 1
+                line += text.count(b"\n", done, found.start())
+                done = found.start()
                 self.counts.guards.append((line, found[0].strip().decode("utf-8", "replace")))
 
     def _musa(self, text: bytes) -> bytes:

@@ -98,6 +98,21 @@ def test_a_folder(tree: Path) -> None:
     assert "cudaMallocs: 1 x, first k.cu:9" in report.text()
 
 
+@pytest.mark.parametrize(
+    "piece",
+    [b"#if x \\\n", b'\\"', b"namespace ", b"include <", b"/*a", b"'\\\"", b"#if CUDA_VERSION\n"],
+)
+def test_a_megabyte_of_one_piece_is_ported_in_time(
+    tmp_path: Path, run_python: RunPython, piece: bytes
+) -> None:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "a.cu").write_bytes(b"namespace cuda {\n" + piece * (1_000_000 // len(piece)))
+    script = "import sys; from my_utils.musa.simple_porting import SimplePorting as Port\n"
+    done = run_python("-c", script + "Port(sys.argv[1]).run(check=True)", str(folder), timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_version_guards_are_reported_as_changed_in_meaning(tmp_path: Path) -> None:
     folder = tmp_path / "src"
     folder.mkdir()

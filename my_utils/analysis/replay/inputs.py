@@ -189,6 +189,7 @@ def _files_in(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:
             found.append(path)
             continue
         for name in sorted(os.listdir(path)):
+            file = os.path.join(path, name)
             if name.endswith(suffixes) and not name.endswith(("heartbeat.json", "state.json")):
-                found.append(os.path.join(path, name))
+                found += [file] if os.path.isfile(file) else []  # a FIFO has no end
     return found

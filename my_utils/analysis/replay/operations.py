@@ -16,6 +16,7 @@ Floats: TypeAlias = npt.NDArray[Any]
 Flags: TypeAlias = npt.NDArray[Any]  # of bools
 
 TOGETHER, SEND, RECEIVE = 0, 1, 2  # the sides of a meeting
+WIDTH_MAX = 1 << 40  # of a column whose numbers are counted as they are
 
 
 @public("my_utils.analysis.why")
@@ -101,6 +102,9 @@ def numbers_of(*columns: Ints) -> tuple[Ints, int]:
         column = column.astype(np.int64, copy=False)
         low = int(column.min(initial=0))
         width = int(column.max(initial=0)) - low + 1
+        if width > WIDTH_MAX:
+            values, column = np.unique(column, return_inverse=True)
+            low, width = 0, max(len(values), 1)
         if size * width > 1 << 62:
             values, mixed = np.unique(mixed, return_inverse=True)
             size = len(values)

@@ -13,6 +13,8 @@ from .table_meetings import number_meetings, of_ranks
 
 MEGATRON = {"rank", "step", "optype", "start_ts", "duration", "stage", "dp_rank"}
 
+TIME_MAX_S = 4e9  # so that nanoseconds have 64 bits
+
 # Who meets in a collective of Megatron: the ranks of a stage, or those of one pipeline.
 OF_A_STAGE = ("grads-reduce-scatter", "params-all-gather", "grads-all-reduce")
 OF_A_PIPELINE = ("embedding-grads-all-reduce",)
@@ -28,13 +30,13 @@ def megatron_operations(columns: dict[str, Column]) -> Operations:
     """The operations in such columns, which are taken out of the dictionary one by one."""
     begin_s = columns.pop("start_ts").numbers("start_ts").astype(np.float64)
     length_s = columns.pop("duration").numbers("duration").astype(np.float64)
-    if not (np.isfinite(begin_s).all() and np.isfinite(length_s).all()):
-        raise BadTable("columns 'start_ts' and 'duration' have rows without a number")
+    if not ((np.abs(begin_s) < TIME_MAX_S).all() and (np.abs(length_s) < TIME_MAX_S).all()):
+        raise BadTable("columns 'start_ts' and 'duration' have rows without a number of seconds")
     begin = np.rint(begin_s * 1e9).astype(np.int64)
     end = np.rint((begin_s + length_s) * 1e9).astype(np.int64)
     del begin_s, length_s
     number, names = columns.pop("optype").places("optype")
-    whole = {one: columns.pop(one).whole(one) for one in list(columns)}
+    whole = {one: columns.pop(one).whole(one, below=1 << 31) for one in list(columns)}
     whole["optype"] = number
     order = np.lexsort((end, begin, whole["rank"], whole["step"]))
     for one in whole:

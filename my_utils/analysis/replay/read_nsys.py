@@ -19,12 +19,15 @@ from ...core.trusted_open import open_without_waiting
 from .operations import TOGETHER, Ints, Operations, numbers_of, occurrence_of
 
 STEP = re.compile(
-    r"(?:profilerstep|train[_ ]?step|step|iteration|iter)[#_ :=]*(\d+)", re.IGNORECASE
+    r"(?:profilerstep|train[_ ]?step|step|iteration|iter)[#_ :=]*(\d{1,18})", re.IGNORECASE
 )
 NCCL = re.compile(r"nccl|rccl", re.IGNORECASE)
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 LAUNCHES = "CUPTI_ACTIVITY_KIND_RUNTIME"
 STEPS_MIN = 3
+NEEDED = ("deviceId", "streamId", "start", "end")
+NUMBER_MAX = 1 << 62
+WHOLE = f"(typeof({{0}}) = 'integer' AND {{0}} BETWEEN 0 AND {NUMBER_MAX // 2})"
 PROCESS = "(globalTid / 16777216) * 16777216"  # of a thread
 
 
@@ -36,7 +39,7 @@ def read_nsys(paths: Sequence[str]) -> Operations:
     ranks = 0
     for path in paths:
         with _opened(path) as database:
-            rows = _kernels(path, database, names)
+            rows = _kernels(path, database, names, notes)
             rows["rank"] = ranks + numbers_of(rows.pop("device"))[0]
             ranks = int(rows["rank"].max()) + 1
             steps = _steps(database)
@@ -81,22 +84,28 @@ def _columns_of(database: sqlite3.Connection, table: str) -> set[str]:
     return {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
 
 
-def _kernels(path: str, database: sqlite3.Connection, names: dict[str, int]) -> dict[str, Ints]:
+def _kernels(
+    path: str, database: sqlite3.Connection, names: dict[str, int], notes: list[str]
+) -> dict[str, Ints]:
     """All kernels in the order of their begins; device and process are those of the database."""
     of_kernels, of_launches = (_columns_of(database, one) for one in (KERNELS, LAUNCHES))
-    process = "k.globalPid" if "globalPid" in of_kernels else "0"
+    process = "CAST(k.globalPid AS INTEGER)" if "globalPid" in of_kernels else "0"
     launch, joined = "k.start", ""
     if {"correlationId", "globalTid"} <= of_launches:
         same = f" AND {PROCESS} = k.globalPid" if process != "0" else ""
         joined = f"LEFT JOIN {LAUNCHES} r ON r.correlationId = k.correlationId{same}"
-        launch = "coalesce(r.start, k.start)"
+        launch = "CASE typeof(r.start) WHEN 'integer' THEN r.start ELSE k.start END"
     query = (
         f"SELECT k.deviceId, k.streamId, s.value, k.start, k.end, {launch}, {process} "
-        f"FROM {KERNELS} k LEFT JOIN StringIds s ON s.id = k.shortName {joined} ORDER BY k.start"
+        f"FROM {KERNELS} k LEFT JOIN StringIds s ON s.id = k.shortName {joined} "
+        f"WHERE {' AND '.join(WHOLE.format(f'k.{one}') for one in NEEDED)} ORDER BY k.start"
     )
     rows: Ints = np.fromiter(
         (_row(one, names) for one in database.execute(query)), np.dtype((np.int64, 7))
     )
+    every = database.execute(f"SELECT count(*) FROM {KERNELS}").fetchone()[0]
+    if len(rows) < every:
+        notes.append(f"{path}: {every - len(rows)} kernels without whole numbers, left out")
     if not len(rows):
         raise ValueError(f"{path}: no kernels in it")
     rows[:, 3:6] += _session_start(database)
@@ -115,7 +124,7 @@ def _session_start(database: sqlite3.Connection) -> int:
     if "utcEpochNs" not in _columns_of(database, "TARGET_INFO_SESSION_START_TIME"):
         return 0
     row = database.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
-    return int(row[0]) if row and row[0] else 0
+    return row[0] if row and isinstance(row[0], int) and 0 < row[0] < NUMBER_MAX else 0
 
 
 def _steps(database: sqlite3.Connection) -> dict[tuple[int, int], tuple[int, int]]:
@@ -126,7 +135,8 @@ def _steps(database: sqlite3.Connection) -> dict[tuple[int, int], tuple[int, int
     found: dict[tuple[int, int], tuple[int, int]] = {}
     query = (
         f"SELECT {PROCESS}, coalesce(n.text, s.value), n.start, n.end FROM NVTX_EVENTS n "
-        "LEFT JOIN StringIds s ON s.id = n.textId WHERE n.end IS NOT NULL"
+        f"LEFT JOIN StringIds s ON s.id = n.textId "
+        f"WHERE {WHOLE.format('n.start')} AND {WHOLE.format('n.end')}"
     )
     for process, text, start, end in database.execute(query):
         match = STEP.fullmatch(str(text).strip())

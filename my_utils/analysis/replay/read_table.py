@@ -11,9 +11,10 @@ import re
 
 import numpy as np
 
+from ...core.run_files.state import WORLD_SIZE_MAX
 from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations
 from .read_megatron import MEGATRON, megatron_operations
-from .table_files import BadTable, Column, columns_of, header_of
+from .table_files import WHOLE_MAX, BadTable, Column, columns_of, header_of
 from .table_meetings import number_meetings, of_ranks
 
 NAMES = {
@@ -79,8 +80,8 @@ def _times(columns: dict[str, Column], known: dict[str, str]) -> tuple[Ints, Int
         if unit == 1:
             return column.whole(known[one]).astype(np.int64)
         values = column.numbers(known[one]).astype(np.float64)
-        if not np.isfinite(values).all():
-            raise BadTable(f"column {known[one]!r} has rows without a number")
+        if not (np.abs(values * unit) < WHOLE_MAX).all():
+            raise BadTable(f"column {known[one]!r} has rows without a number of that unit")
         return np.rint(values * unit).astype(np.int64)
 
     begin = in_ns("begin" if "begin" in columns else "start")
@@ -91,7 +92,8 @@ def _times(columns: dict[str, Column], known: dict[str, str]) -> tuple[Ints, Int
 
 def _plain(columns: dict[str, Column], known: dict[str, str]) -> Operations:
     begin, end = _times(columns, known)
-    whole = {one: columns[one].whole(known[one]) for one in ("rank", "step")}
+    whole = {"step": columns["step"].whole("step")}
+    whole["rank"] = columns["rank"].whole("rank", below=WORLD_SIZE_MAX)
     for one in {"lane", "sequence"} & set(columns):
         whole[one] = columns[one].places(known[one])[0]
         if columns[one].words is None:
@@ -100,7 +102,7 @@ def _plain(columns: dict[str, Column], known: dict[str, str]) -> Operations:
     if (whole["name"] < 0).any():
         raise BadTable("column 'name' has rows without a name")
     if "peer" in columns:
-        whole["peer"] = columns["peer"].whole("peer", -1)
+        whole["peer"] = columns["peer"].whole("peer", -1, WORLD_SIZE_MAX)
     words: dict[str, tuple[str, ...]] = {}
     for one in {"group", "stage", "host"} & set(columns):
         whole[one], words[one] = columns[one].places(known[one])

@@ -29,6 +29,8 @@ def read_traces(paths: Sequence[str]) -> Operations:
         except (TraceFileError, EOFError) as error:
             notes.append(f"{error}")
             continue
+        if trace.left_out:
+            notes.append(f"{path}: {trace.left_out} events are no slices, left out")
         if not trace.steps:
             notes.append(f"{path}: no {STEP} in it, left out")
             continue

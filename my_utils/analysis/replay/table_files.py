@@ -16,6 +16,7 @@ from .operations import Floats, Ints
 
 SUFFIXES = (".csv", ".parquet")
 ROWS_AT_ONCE = 65536
+WHOLE_MAX = 1 << 62
 
 
 class BadTable(ValueError):
@@ -34,12 +35,14 @@ class Column:
             raise BadTable(f"column {what!r} must hold numbers, not {self.words[0]!r}")
         return self.values
 
-    def whole(self, what: str, missing: int | None = None) -> Ints:
+    def whole(self, what: str, missing: int | None = None, below: int = WHOLE_MAX) -> Ints:
         """Whole numbers; `missing` stands where there is none, if that may be."""
         values = self.numbers(what)
+        known = np.isfinite(values)
+        if ((values[known] >= below) | (values[known] <= -below)).any():
+            raise BadTable(f"column {what!r} has numbers of {below} or more")
         if np.issubdtype(values.dtype, np.integer):
             return values
-        known = np.isfinite(values)
         if missing is None and not known.all():
             raise BadTable(f"column {what!r} has rows without a number")
         return np.where(known, np.rint(np.where(known, values, 0)), missing or 0).astype(np.int64)
@@ -113,10 +116,13 @@ def _csv_columns(path: str, wanted: set[str]) -> dict[str, Column]:
         parts: dict[str, list[Column]] = {name: [] for name in places}
         words: dict[str, dict[str, int]] = {name: {} for name in places}
         last = max(places.values(), default=0)
-        while block := [row for row in itertools.islice(rows, ROWS_AT_ONCE) if len(row) > last]:
-            for name, place in places.items():
-                texts = [row[place] for row in block]
-                parts[name].append(_column(texts, words[name], not parts[name]))
+        try:
+            while block := [row for row in itertools.islice(rows, ROWS_AT_ONCE) if len(row) > last]:
+                for name, place in places.items():
+                    texts = [row[place] for row in block]
+                    parts[name].append(_column(texts, words[name], not parts[name]))
+        except csv.Error as error:
+            raise BadTable(f"{path}: line {rows.line_num}: {error}") from error
     return {name: _joined(parts[name], words[name], path, name) for name in places}
 
 
@@ -125,7 +131,7 @@ def _column(texts: list[str], words: dict[str, int], may_be_numbers: bool) -> Co
     if may_be_numbers or not words:
         try:
             return Column(np.array([int(text) for text in texts], np.int64))
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
         try:
             return Column(np.array([float(text or "nan") for text in texts]))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.chrome_json import ChromeJson
 from .operations import RECEIVE, SEND, TOGETHER, Ints
 
@@ -20,6 +21,7 @@ IS_COLLECTIVE = re.compile(r"nccl|rccl|gloo:", re.IGNORECASE)
 RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)")
 WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 NAME_MAX = 80
+NUMBER_MAX = 1 << 62
 COLLECTIVES = 1 << 20  # lanes from here on
 
 
@@ -43,32 +45,33 @@ class Trace:
         self.launched: dict[int, int] = {}
         self.main: set[int] = set()
         self._threads = Words()
-        self.ungrouped = 0
+        self.ungrouped = self.left_out = 0
         source = ChromeJson(Path(path))
         for event in source.events():
             if isinstance(event, dict) and event.get("ph") == "X":
-                self._take(event)
+                try:
+                    self._take(event)
+                except (KeyError, TypeError, ValueError, ArithmeticError):
+                    self.left_out += 1
         info = source.metadata.get("distributedInfo")
         found = RANK_IN_NAME.search(Path(path).name)
         self.rank = int(found[1]) if found else None
-        if isinstance(info, dict) and isinstance(info.get("rank"), int):
-            self.rank = info["rank"]
+        rank = info.get("rank") if isinstance(info, dict) else None
+        if isinstance(rank, int) and 0 <= rank < WORLD_SIZE_MAX:
+            self.rank = rank
         host = source.metadata.get("host_name")
         self.host_name = host if isinstance(host, str) else ""
 
     def _take(self, event: dict[str, Any]) -> None:
         category, name, args = event.get("cat"), str(event.get("name")), event.get("args")
         args = args if isinstance(args, dict) else {}
-        try:
-            begin = int(event["ts"] * 1000)
-            end = begin + int(event.get("dur", 0) * 1000)
-        except (KeyError, TypeError, ValueError, ArithmeticError):
-            return
+        begin = _bounded(int(event["ts"] * 1000))
+        end = _bounded(begin + int(event.get("dur", 0) * 1000))
         thread = self._threads[event.get("tid")]
         if category == "user_annotation" and name.startswith(STEP):
             number = name.removeprefix(STEP)
             if number.isdigit():
-                self.steps[int(number)] = (begin, end)
+                self.steps[_bounded(int(number))] = (begin, end)
                 self.main.add(thread)
         elif category in ON_DEVICE:
             stream = args.get("stream")
@@ -97,7 +100,7 @@ class Trace:
             lane, self._names[_short(name)], begin, end, group, side,
             correlation if isinstance(correlation, int) else -1,
         )  # fmt: skip
-        for column, value in zip(columns, row, strict=True):
+        for column, value in zip(columns, [_bounded(one) for one in row], strict=True):
             column.append(value)
 
     def _group(self, args: dict[str, Any], call: str) -> int:
@@ -105,7 +108,7 @@ class Trace:
         if not ranks:
             self.ungrouped += 1
         whole = "..." not in str(ranks)
-        return self._groups[str(ranks) if whole else (ranks, args.get("Process Group Name"))]
+        return self._groups[str(ranks) if whole else f"{ranks} {args.get('Process Group Name')}"]
 
     def rows(self) -> dict[str, Ints]:
         """The slices that count, each with its step; and where steps end."""
@@ -147,6 +150,13 @@ class Trace:
             "lane": nothing, "name": nothing + self._names[END], "begin": at, "end": at,
             "group": nothing - 1, "side": nothing + TOGETHER, "step": step,
         }  # fmt: skip
+
+
+def _bounded(number: int) -> int:
+    """OverflowError for what is no number of a trace."""
+    if not -NUMBER_MAX < number < NUMBER_MAX:
+        raise OverflowError
+    return number
 
 
 def _short(name: str) -> str:
