@@ -121,6 +121,12 @@ class SampledSteps:
         row = {"step": step, "us": _joined(times_us), "ago_us": ago_us}
         self._write("my_utils.ready", row, step)
 
+    def _is_due(self, step: int) -> bool:
+        """Whether a step is looked at, whatever happens."""
+        if self._every is not None:
+            return step % max(self._every, 1) == 0
+        return self._is_chosen(step)
+
     # --- what differs ---
 
     def _is_ready(self) -> bool:
@@ -130,8 +136,8 @@ class SampledSteps:
     def _prepare(self) -> None:
         """Finds out what to look at."""
 
-    def _is_due(self, step: int) -> bool:
-        """Whether a step is looked at, whatever happens."""
+    def _is_chosen(self, step: int) -> bool:
+        """Whether a step is looked at where the user has named no interval."""
         raise NotImplementedError
 
     def _look(self) -> _core.BucketTimes | None:
@@ -172,9 +178,7 @@ class BucketSampler(SampledSteps):
         self._models = []
         self._on_gpu.clear()
 
-    def _is_due(self, step: int) -> bool:
-        if self._every is not None:
-            return step % max(self._every, 1) == 0
+    def _is_chosen(self, step: int) -> bool:
         return is_sampled(step, self._period(step))
 
     def _period(self, step: int) -> int:

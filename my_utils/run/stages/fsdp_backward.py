@@ -59,9 +59,7 @@ class FlightSampler(SampledSteps):
         super().forget()
         self._is_watching = False
 
-    def _is_due(self, step: int) -> bool:
-        if self._every is not None:
-            return step % max(self._every, 1) == 0
+    def _is_chosen(self, step: int) -> bool:
         period = self._period()
         is_in_burst = step >= period and step % period < _BURST
         return is_in_burst or _FIRST <= step < _FIRST + _BURST
