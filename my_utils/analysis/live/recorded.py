@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from ...core.ranges import rank_ranges
 from ...core.run_files.row_metadata import metadata_pairs
-from ...core.run_files.state import WORLD_SIZE_MAX, Rank
+from ...core.run_files.state import NUMBERED_GROUP, WORLD_SIZE_MAX, Rank
 from ...core.trusted_open import open_without_waiting
 
 FILES_READ = 8  # of each directory: the stages of a run are in the files of all ranks
@@ -25,7 +25,6 @@ AGAIN_S = 10.0
 _SYNC = re.compile(rb",my_utils\.sync,INSTANT,,\"?([^\n]*)")
 _GROUP = re.compile(rb",my_utils\.group,INSTANT,,\"?([^\n]*)")
 _END = re.compile(rb",my_utils\.run_end,INSTANT,,\"?([^\n]*)")
-_NUMBERED = re.compile(r"group \d+")  # a label that another rank may give to another group
 
 _Members = dict[str, frozenset[int]]  # of each label or stage
 
@@ -74,7 +73,7 @@ class Recorded:
                 ranks = _ranks(pairs.get("members", ""))
                 if not label or rank.rank not in ranks:
                     continue
-                same = [rank.rank] if _NUMBERED.fullmatch(label) else ranks
+                same = [rank.rank] if NUMBERED_GROUP.fullmatch(label) else ranks
                 for member in same:
                     self._members.setdefault(member, {})[label] = ranks
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 WORLD_SIZE_MAX = 1 << 20  # a larger one is damage, and nothing is made for each rank of it
 COLLECTIVES_TAG = "collectives"  # of the timer whose rows are calls of collectives
+# Of a group without a role; another rank may give the label to another group.
+NUMBERED_GROUP = re.compile(r"group \d+")
 
 
 @dataclass(frozen=True)

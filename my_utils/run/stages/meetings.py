@@ -12,7 +12,6 @@ their numbers alone, so that ranks record the same.
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Callable, Collection
 from typing import Any, cast
@@ -22,7 +21,7 @@ from torch.compiler import is_compiling
 
 from ... import _core
 from ...core.ranges import as_ranges, ranges_text
-from ...core.run_files.state import COLLECTIVES_TAG
+from ...core.run_files.state import COLLECTIVES_TAG, NUMBERED_GROUP
 from ...record.stages.timers import MyTimer
 
 WAIT = "wait "
@@ -65,8 +64,10 @@ _FUNCTIONAL = {
     "broadcast": "broadcast",
 }
 
-# What Megatron's `parallel_state` calls its groups.
-_MEGATRON = {
+# What torch and Megatron's `parallel_state` call their groups.
+_ROLES = {
+    "default_pg": "world",
+    "undefined": "",
     "TENSOR_MODEL_PARALLEL_GROUP": "tp",
     "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
     "DATA_PARALLEL_GROUP": "dp",
@@ -85,7 +86,6 @@ _MEGATRON = {
 ALL_UNTIL = 4096  # calls of a rank: so many are recorded whatever a step has
 CALLS_A_STEP = 8  # on average, from then on
 LABEL_MAX = 40
-_NUMBERED = re.compile(r"group \d+")
 _WORKS_MAX = 1024  # of works that nobody has waited for yet
 
 Write = Callable[[str, dict[str, object]], None]
@@ -129,7 +129,7 @@ class Meetings:
             label, members = self._labels.pop(name, None), self._members.pop(name, [])
             self._texts.pop(name, None)
             if label is not None:
-                role = "" if _NUMBERED.fullmatch(label) else label
+                role = "" if NUMBERED_GROUP.fullmatch(label) else label
                 self._free.setdefault((role, tuple(members)), []).append(label)
 
     # --- what a call does ---
@@ -206,7 +206,7 @@ class Meetings:
     def _new_label(self, group_name: str) -> str:
         """One that no group has; that of a group with the same members that is gone, if it may."""
         role, self._members[group_name] = _group_of(group_name)
-        role = "" if _NUMBERED.fullmatch(role) else role
+        role = "" if NUMBERED_GROUP.fullmatch(role) else role
         members = tuple(self._members[group_name])
         for free in (role, members), ("", members):
             if self._free.get(free):
@@ -241,8 +241,7 @@ def role_of(described: str) -> str:
     >>> role_of("EXPERT_MODEL_PARALLEL_GROUP")
     'ep'
     """
-    known = {"default_pg": "world", "undefined": "", **_MEGATRON}
-    return known.get(described, described.removeprefix("mesh_"))[:LABEL_MAX]
+    return _ROLES.get(described, described.removeprefix("mesh_"))[:LABEL_MAX]
 
 
 def is_sampled(step: int, every: int) -> bool:
