@@ -24,7 +24,6 @@ from tools.perfetto_ui import Page, UIError, find_browser
 from ..conftest import ROOT
 from ..test_public_classes import public_modules
 
-pytest.importorskip("sphinx", reason="sphinx is not installed: make site")
 pytest.importorskip("torch", reason="torch is not installed")
 from my_utils.utils import DebugLayer
 
@@ -36,6 +35,7 @@ NO_API = {"my_utils.cli", "my_utils.cli.demo"}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sphinx", reason="sphinx is not installed: make site")
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "-c", "docs/site",

@@ -83,8 +83,9 @@ def test_the_cause_of_a_finding_is_said(
     text = "\n".join(verdict["text"])
     found = next(one for one in verdict["findings"] if one["kind"] == kind)
     assert cause in dict(found["detail"]["causes"]), text
-    if found is verdict["findings"][0]:
+    first = found is verdict["findings"][0]
+    if first:
         assert SAID[cause] in " ".join(text.split())
     if kind == "untimed" and found["detail"].get("cause") == cause:
         assert "garbage collection on rank 0" in text.lower()
-        assert (verdict["next"] or "").startswith("gc.freeze()"), text
+        assert not first or (verdict["next"] or "").startswith("gc.freeze()"), text
