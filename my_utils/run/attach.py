@@ -85,10 +85,12 @@ def torch_is_ready() -> None:
     _process.armed = True
     try:
         from ..record.stages.unwritten import has_been_read
+        from .launcher import watch_exits
         from .stages.recorder import arm
 
         has_been_read()  # a process that never trains writes nothing, and that is meant
         arm(begin_rank)
+        watch_exits()
     except Exception as error:
         warn_once("run:arm", f"the stages of this run are not recorded: {_line(error)}")
 

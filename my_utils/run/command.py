@@ -31,7 +31,7 @@ from .folder import (
     write_run_file,
 )
 from .parent import cannot_run, end_as, run_child
-from .report_file import read_reports
+from .report_file import Reported, read_reports
 
 _USAGE = """\
 my_utils run [options] train.py [arguments …]
@@ -285,9 +285,10 @@ def _record(options: _Options, command: Sequence[str], place: Place, script: str
                 status = run_child(command, environment)
             except OSError as error:
                 return cannot_run(command, error)
-            note_status(place.folder, status)
+            reported = _reported(report)
+            note_status(place.folder, status, reported.exits_of_ranks())
             if report is not None and not options.quiet:
-                _close(report)
+                _close(reported)
         finally:
             drop_if_empty(place.folder)
     return status
@@ -382,10 +383,17 @@ def _ask_for_capture(place: Place, ranks: frozenset[int]) -> None:
         print_lines([f"my_utils run: cannot ask for a capture: {error.strerror}"])
 
 
-def _close(report: Path) -> None:
+def _reported(report: Path | None) -> Reported:
+    with contextlib.suppress(OSError):
+        if report is not None:
+            return read_reports(report)
+    return Reported()
+
+
+def _close(reported: Reported) -> None:
     """Says how it went. A second Ctrl-C leaves that out."""
     with contextlib.suppress(OSError, KeyboardInterrupt):
-        print_lines(closing_lines(read_reports(report)))
+        print_lines(closing_lines(reported))
 
 
 # --- bare ---

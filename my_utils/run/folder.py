@@ -129,10 +129,15 @@ def complete_run_file(folder: Path, about: Mapping[str, object], *, leads: bool)
         write_run_file(folder, {**about, **kept, **newest})
 
 
-def note_status(folder: Path, status: int) -> None:
-    """Adds to run.json how the command ended: its exit status, -n where signal n ended it."""
-    with contextlib.suppress(OSError, ValueError):
-        write_run_file(folder, {**read_run_file(folder), "exit_status": status})
+def note_status(folder: Path, status: int, of_ranks: Mapping[int, int]) -> None:
+    """Adds to run.json how the command and those of its ranks that failed have ended: exit
+    statuses, -n where signal n ended it."""
+    with contextlib.suppress(OSError, TypeError, ValueError):
+        known = {**read_run_file(folder), "exit_status": status}
+        if of_ranks:
+            ranks = {str(rank): of_ranks[rank] for rank in sorted(of_ranks)}
+            known["exit_statuses"] = {**known.get("exit_statuses", {}), **ranks}
+        write_run_file(folder, known)
 
 
 def drop_if_empty(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The reports of a command's processes to the parent on their host: lines in one file.
 
 `python`: an interpreter was reached. `torch`: torch was executed in it. `rank {…}`: it trains, and
-writes to the folder that is there. `other …`: `import my_utils` leads to something else there.
+writes to the folder that is there. `exit {…}`: how one of them ended, said by its launcher. `other …`: `import my_utils` leads to something else there.
 `failed …`: my_utils cannot be imported there.
 Each line is one write at the end of the file, so that lines do not mix.
 """
@@ -29,6 +29,8 @@ class Reported:
     torches: int = 0
     ranks: set[int] = field(default_factory=set)
     folders: dict[int, str] = field(default_factory=dict)  # of each process, by its pid
+    pids: dict[int, int] = field(default_factory=dict)  # of each rank, its newest process
+    exits: dict[int, int] = field(default_factory=dict)  # by pid; -n where signal n ended it
     own_setup: set[str] = field(default_factory=set)
     others: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -37,17 +39,30 @@ class Reported:
         """The folders, each once, those of the lowest ranks first."""
         return list(dict.fromkeys(self.folders[pid] for pid in sorted(self.folders)))
 
+    def exits_of_ranks(self) -> dict[int, int]:
+        """Of the newest process of each rank that did not end with 0, its exit status."""
+        return {rank: self.exits[pid] for rank, pid in self.pids.items() if pid in self.exits}
+
 
 def report_rank(rank: int, folder: Path, *, own_setup: bool) -> None:
     """Tells the parent, if there is one, where this process writes.
 
     own_setup: the script has chosen the folder.
     """
-    about = {"rank": rank, "pid": os.getpid(), "folder": str(folder), "own": own_setup}
+    _report("rank", {"rank": rank, "pid": os.getpid(), "folder": str(folder), "own": own_setup})
+
+
+def report_exit(pid: object, status: object) -> None:
+    """Tells the parent, if there is one, how a process that this one started has ended."""
+    if isinstance(pid, int) and isinstance(status, int):
+        _report("exit", {"pid": pid, "status": status})
+
+
+def _report(word: str, about: dict[str, object]) -> None:
     with contextlib.suppress(OSError, KeyError):
         file = os.open(os.environ[REPORT], os.O_WRONLY | os.O_APPEND)
         try:
-            os.write(file, f"rank {json.dumps(about)}\n".encode())
+            os.write(file, f"{word} {json.dumps(about)}\n".encode())
         finally:
             os.close(file)
 
@@ -66,15 +81,22 @@ def read_reports(path: Path) -> Reported:
                 found.others.append(rest)
             elif word == "failed":
                 found.failures.append(rest)
-            elif word == "rank":
+            elif word in ("rank", "exit"):
+                add = _add_rank if word == "rank" else _add_exit
                 with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-                    _add_rank(found, json.loads(rest))
+                    add(found, json.loads(rest))
     return found
 
 
 def _add_rank(found: Reported, about: dict[str, Any]) -> None:
     folder = str(about["folder"])
-    found.ranks.add(int(about["rank"]))
-    found.folders[int(about["pid"])] = folder
+    rank, pid = int(about["rank"]), int(about["pid"])
+    found.ranks.add(rank)
+    found.pids[rank] = pid
+    found.folders[pid] = folder
     if about["own"]:
         found.own_setup.add(folder)
+
+
+def _add_exit(found: Reported, about: dict[str, Any]) -> None:
+    found.exits[int(about["pid"])] = int(about["status"])

@@ -37,8 +37,10 @@ def ending_of(
     has_ended: of a rank, whether its process ended normally; one that is missing did. run_file: as
     of `run_file_of`. The first to end is named first, as its end may have ended the others.
     """
+    statuses = run_file.get("exit_statuses")
+    known = statuses if isinstance(statuses, dict) else {}
     ends = sorted(
-        (one.metadata.end_ns, _how(one, has_ended), one.metadata.rank, _last_step(one))
+        (one.metadata.end_ns, _how(one, has_ended, known), one.metadata.rank, _last_step(one))
         for one in ranks
     )
     bad = [place for place, (_, what, _, _) in enumerate(ends) if what != EXITED]
@@ -54,9 +56,13 @@ def ending_of(
     return "; ".join(texts)
 
 
-def _how(rank: RankCells, has_ended: Mapping[int, bool]) -> str:
+def _how(rank: RankCells, has_ended: Mapping[int, bool], statuses: Mapping[str, Any]) -> str:
+    """statuses: as run.json has them, by the rank's number as text."""
     if error := _error_of(rank):
         return error
+    status = statuses.get(str(rank.metadata.rank))
+    if isinstance(status, int) and status:
+        return f"exit status {status}" if status > 0 else f"killed {status_text(status)}"
     return EXITED if has_ended.get(rank.metadata.rank, True) else KILLED
 
 

@@ -68,9 +68,9 @@ def test_of_one_process(how: str, words: str, run_python: RunPython, tmp_path: P
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("kill", "killed or crashed on rank 2 in step 40; "),
+        ("kill", "killed by SIGKILL on rank 2 in step 40; "),
         ("raise", "ValueError on rank 2 in step 40; "),
-        ("exit", "exit on rank 2 in step 40; "),
+        ("exit", "exit status 7 on rank 2 in step 40; "),
     ],
 )
 def test_the_rank_whose_end_ended_the_others(
