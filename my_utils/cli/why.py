@@ -43,10 +43,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..analysis.why.hang import HungRun
 
-EXIT_GREEN = 0
+EXIT_OK = 0
 EXIT_FOUND = 3
 EXIT_NOT_JUDGED = 4
-_STATUSES = {"green": EXIT_GREEN, "found": EXIT_FOUND, "not judged": EXIT_NOT_JUDGED}
+_STATUSES = {"ok": EXIT_OK, "found": EXIT_FOUND, "not judged": EXIT_NOT_JUDGED}
 
 LEAST_WIDTH = 60
 MOST_WIDTH = 120

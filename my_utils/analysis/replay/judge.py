@@ -76,7 +76,7 @@ def _judge(
     verdict.slowdown = slowdown_of(graph)
     found, verdict.unknown_share = explain(graph, roles, least_share)
     verdict.findings = [finding_of(one, graph, roles) for one in found]
-    verdict.status = "found" if found else "green"
+    verdict.status = "found" if found else "ok"
 
 
 def _graph_of(operations: Operations) -> tuple[Graph, Operations]:

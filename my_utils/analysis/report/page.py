@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CELLS_MAX = 1_000_000  # of all layers of the heat map together
 VIEWER = "https://ui.perfetto.dev"
 WORK_COLOUR, WAIT_COLOUR = "#0072b2", "#b5bac2"
-STATE = {"green": "green", "found": "found", "not judged": "unjudged"}
+STATE = {"ok": "green", "found": "found", "not judged": "unjudged"}
 
 
 @dataclass(frozen=True)

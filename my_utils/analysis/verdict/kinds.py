@@ -76,6 +76,6 @@ def is_of_the_host(stage: str) -> bool:
     return any(_BY_NAME.get(name.lower()) in _OF_THE_HOST for name in stage.split("/"))
 
 
-def blocks_green(kind: Kind) -> bool:
+def is_costly(kind: Kind) -> bool:
     """Whether a finding of this kind is one that costs, and not only something to know."""
     return kind not in _INFORMS

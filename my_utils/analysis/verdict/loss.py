@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .kinds import Kind
 from .run_data import Matrix
 
-LEAST_SHARE = 0.10  # of a step: what costs less keeps nothing from being green
+LEAST_SHARE = 0.10  # of a step: what costs less leaves a run ok
 LOW_SHARE = 0.03  # of a step: ranks that are slow by so much together may be a finding
 
 Integers = npt.NDArray[np.int64]

@@ -23,7 +23,7 @@ from .device import DeviceView, device_view, has_gpu_times
 from .finding_causes import add_causes
 from .gpu_clocks import errors_of, lower_clock
 from .hiccups import hiccups, moving_imbalance
-from .kinds import blocks_green
+from .kinds import is_costly
 from .last_in_backward import last_inside
 from .loss import LEAST_SHARE, Integers, Loss, Remaining
 from .memory import Growth, growth_of
@@ -86,11 +86,11 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     for one in findings:
         waits = bool(meetings.inferred) and bool(one.detail.get("waits_in"))
         one.inferred = waits or "inside_ns" in one.detail
-    findings.sort(key=lambda one: (not blocks_green(one.kind), -one.cost_ns_a_step))
+    findings.sort(key=lambda one: (not is_costly(one.kind), -one.cost_ns_a_step))
     verdict.findings = findings
     verdict.inferred = tuple(meetings.inferred)
-    verdict.status = "found" if verdict.costly else "green"
-    if verdict.status == "green" and meetings.undecided is not None:
+    verdict.status = "found" if verdict.costly else "ok"
+    if verdict.status == "ok" and meetings.undecided is not None:
         _leave_undecided(verdict, *meetings.undecided)
     return verdict
 

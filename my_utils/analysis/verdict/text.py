@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core.ranges import ranks_text
 from ...core.units import count_text, ms_text, percent_text
-from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
+from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, is_costly
 from .last_in_backward_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import change_for, is_collection, next_command
 from .pages import page_path
@@ -143,7 +143,7 @@ def _judged(verdict: Verdict, width: int) -> Iterator[str]:
     yield from (f"also: {_also(one, verdict)}" for one in others[:ALSO_MAX])
     if len(others) > ALSO_MAX:
         yield f"and {len(others) - ALSO_MAX} more, see --json"
-    known = [one for one in verdict.findings if not blocks_green(one.kind)]
+    known = [one for one in verdict.findings if not is_costly(one.kind)]
     yield from (f"  {_also(one, verdict)}" for one in known[:1])
 
 
@@ -178,9 +178,9 @@ def _foot(verdict: Verdict) -> Iterator[str]:
 
 def _of_attempts(verdict: Verdict) -> str:
     """
-    >>> _of_attempts(Verdict("green", attempts=2, repeated=(35, 39)))
+    >>> _of_attempts(Verdict("ok", attempts=2, repeated=(35, 39)))
     ' of 2 attempts, steps 35:40 done again'
-    >>> _of_attempts(Verdict("green", older_attempts=1))
+    >>> _of_attempts(Verdict("ok", older_attempts=1))
     '; 1 older attempt left out'
     """
     text = f" of {verdict.attempts} attempts" if verdict.attempts > 1 else ""
