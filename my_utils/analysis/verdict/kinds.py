@@ -67,6 +67,12 @@ def kind_of_stage(stage: str) -> Kind | None:
     return _BY_NAME.get(stage.rpartition("/")[2].lower())
 
 
+def kind_of_slow_stage(stage: str) -> Kind:
+    """The kind of a finding about ranks that are slow in the stage."""
+    kind = kind_of_stage(stage)
+    return "straggler" if kind is None or kind == "communication" else kind
+
+
 def is_of_the_host(stage: str) -> bool:
     """Whether the stage, or one around it, is work of the host even if CUDA events are around it.
 

@@ -11,8 +11,7 @@ from ...core.ranges import ranks_text
 from ...core.units import count_text, ms_text, percent_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, is_costly
 from .last_in_backward_text import INSIDE_PAGE, last_lines, last_short
-from .next_steps import change_for, is_collection, next_command
-from .pages import page_path
+from .next_steps import change_for, is_collection, next_command, page_path
 from .result import Finding, Verdict
 
 LINES_MAX = 12
