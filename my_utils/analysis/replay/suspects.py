@@ -11,7 +11,7 @@ import numpy as np
 from ..verdict.change_points import SEGMENT_MIN, change_points
 from ..verdict.kinds import kind_of_stage
 from ..verdict.quantiles import MAD_TO_SIGMA
-from .critical import Chain
+from .engine import Chain
 from .graph import Graph, Weights
 from .operations import Flags, Floats, Ints, numbers_of
 from .peers import Groups
@@ -67,7 +67,6 @@ class Suspect:
     cut: Cut
     ranks: tuple[int, ...] = ()
     host: str | None = None
-    stage: int | None = None
     since: int | None = None  # an index of a step
     steps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     noise: Callable[[], tuple[Weights, Cut]] | None = None  # the same cut where all is noise
@@ -247,11 +246,11 @@ class Bench:
             middle = roles.peers.medians(values)
             excess = over_steps.medians(middle - across.others(middle))[same]
             cuts.append(excess[of_stage])
-        for role, name in enumerate(roles.names):
+        for role in range(len(roles.names)):
             nodes = np.flatnonzero(roles.role == role)
             cut = Cut(nodes, cuts[0][nodes], cuts[1][nodes])
             ranks = tuple(roles.ranks[roles.role_of_rank == role].tolist())
-            yield Suspect("slow stage", 1.1, cut, ranks, stage=name)
+            yield Suspect("slow stage", 1.1, cut, ranks)
 
     def _links(self) -> Iterator[Suspect]:
         links = self.roles.links
