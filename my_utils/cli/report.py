@@ -170,7 +170,7 @@ def _page(args: argparse.Namespace, report: Report | None) -> Page:
         source = Source(tuple(args.logs), ranks, args.steps, args.warmup, sync_pattern(args.sync))
     page = page_of(source)
     if report is not None:
-        from ..analysis.report.report_tables import tables_of
+        from ..analysis.report.page_tables import tables_of
 
         page.tables = [*page.tables, *tables_of(report, {})]
         page.problems = report.problems

@@ -25,6 +25,12 @@ TRACES = (".json", ".json.gz")
 NSYS = (".sqlite",)
 
 
+def holds_operations(paths: Sequence[str]) -> bool:
+    """Whether this is a table of operations, a folder of traces, or Nsight's databases, and not
+    the files of a run."""
+    return bool(paths) and all(_kind_of(path) for path in paths)
+
+
 def read_operations(paths: str | Sequence[str]) -> Operations:
     """The operations of a run in files of other tools.
 
@@ -134,15 +140,14 @@ def verdict_of(
     steps: tuple[int, int] | None = None,
     warmup: int | None = None,
 ) -> Verdict:
-    """The verdict on a run, or on files of other tools: a table of operations, a folder of traces,
-    or Nsight's databases.
+    """The verdict on a run, or on files of other tools.
 
     paths, ranks, steps: as for `load_run`; warmup: as for `judge`. Operations are replayed: those
     in files of other tools, and those of a run whose ranks meet inside a stage. All else is judged
     by the rules. "not judged" with the reason where nothing can be read. Thread-safe.
     """
     names = [paths] if isinstance(paths, str) else list(paths)
-    if names and all(_kind_of(path) for path in names):
+    if holds_operations(names):
         return _of_other_files(names, ranks, steps, warmup)
     try:
         run = load_run(names, ranks, steps)

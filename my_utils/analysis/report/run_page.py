@@ -12,8 +12,6 @@ import numpy as np
 from ...core.ranges import as_ranges, ranges_text
 from ..verdict.device import by_the_device
 from ..verdict.rank_files import find_rank_files, last_run, read_rank
-from ..verdict.result import Verdict
-from ..verdict.run_data import RunData
 from .flames import Profiled
 from .judged import Source, judged
 from .page import Page, PageTrace
@@ -29,7 +27,8 @@ def page_of(source: Source) -> Page:
     profiled = Profiled(source.paths, source.ranks)
     run, verdict = judged(source, profiled.take)
     run = by_the_device(run) or run
-    page = Page(run, verdict, _sync_stages(run, verdict), verdict.warmup)
+    meet = {point.stage for point in run.sync_points or ()} | {*verdict.inferred}
+    page = Page(run, verdict, [name for name in run.stages if name in meet], verdict.warmup)
     page.tables = [finding_table(verdict.findings)]
     page.flames = profiled.flames()
     step = _worst_column(page)
@@ -38,11 +37,6 @@ def page_of(source: Source) -> Page:
         page.worst = _worst_step(source.paths, chosen, int(run.steps[step]))
         page.trace = _trace_of(source.paths, chosen, int(run.steps[step]))
     return page
-
-
-def _sync_stages(run: RunData, verdict: Verdict) -> list[str]:
-    recorded = {point.stage for point in run.sync_points or ()}
-    return [name for name in run.stages if name in recorded or name in verdict.inferred]
 
 
 def _worst_column(page: Page) -> int | None:
