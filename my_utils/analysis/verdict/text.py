@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from .next_steps import change_for, is_collection, next_command, page_path
 from .result import Finding, Verdict
 
 LINES_MAX = 12
+LEAST_WIDTH, MOST_WIDTH = 60, 120
 ALSO_MAX = 3
 RANGES_SHOWN = 8
 NOTES_SHOWN = 2
@@ -78,6 +80,11 @@ _LIKE_OTHERS: dict[Kind, str] = {
     "checkpoint": "did not wait for checkpoints",
     "eval": "did not evaluate",
 }
+
+
+def terminal_width() -> int:
+    """For `terminal_lines`: that of the terminal, within limits."""
+    return min(max(shutil.get_terminal_size((100, 24)).columns, LEAST_WIDTH), MOST_WIDTH)
 
 
 def terminal_lines(verdict: Verdict, width: int) -> list[str]:

@@ -14,9 +14,17 @@ from dataclasses import dataclass, field
 
 from ....core.run_files.state import Rank
 from ....core.units import age_text
-from ..words import stack_text, where
 from .graph import last_parts
-from .places import Meeting, Usual, is_behind, meeting_of, news_ns, takes_long
+from .places import (
+    Meeting,
+    Usual,
+    is_behind,
+    meeting_of,
+    news_ns,
+    stack_text,
+    takes_long,
+    where,
+)
 
 PLACES_COMPARED = 256  # of stuck ranks, those of most ranks
 MUCH_LONGER = 2.0  # times as long as the next rank is without progress
