@@ -8,6 +8,7 @@ my_utils completion fish > ~/.config/fish/completions/my_utils.fish
 from __future__ import annotations
 
 from ..core.command_line import CommandParser, fail, parser
+from ..core.extras import require
 from .command import load, top_parser
 from .table import COMMANDS, Command
 
@@ -43,17 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     chosen = command_parser().parse_args(argv)
     try:
-        shtab = _shtab()
+        shtab = require("shtab", "completion")
     except ImportError as error:
         return fail("completion", error)
     print(shtab.complete(whole_parser(shtab), chosen.shell))
     return 0
-
-
-def _shtab() -> Any:
-    from ..core.extras import require
-
-    return require("shtab", "completion")
 
 
 def whole_parser(shtab: Any) -> CommandParser:

@@ -122,10 +122,12 @@ def _failed(chosen: CommandParser, error: Exception) -> int:
 
 def _write(args: argparse.Namespace) -> Verdict | None:
     """The page alone needs no pandas; all other outputs are an engine's."""
+    tables = args.engine or args.json or args.csv or args.png or args.parquet or args.torch_trace
+    is_needed = tables or (args.output and not _is_page(args))
     with Progress(
         "report", None, "ranks", quiet=args.quiet, no_color=args.no_color, ticking=True
     ) as shown:
-        report = _analyzed(args, shown) if _needs_engine(args) else None
+        report = _analyzed(args, shown) if is_needed else None
         shown.phase("writing")
         page = _page(args, report) if _is_page(args) else None
         if report is not None:
@@ -141,11 +143,6 @@ def _write(args: argparse.Namespace) -> Verdict | None:
 
 def _is_page(args: argparse.Namespace) -> bool:
     return args.output is not None and not args.output.lower().endswith(".json")
-
-
-def _needs_engine(args: argparse.Namespace) -> bool:
-    asked = args.engine or args.json or args.csv or args.png or args.parquet
-    return bool(asked or args.torch_trace or (args.output and not _is_page(args)))
 
 
 def _analyzed(args: argparse.Namespace, shown: Progress) -> Report:

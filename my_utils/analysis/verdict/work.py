@@ -16,10 +16,10 @@ import numpy as np
 
 from .kinds import UNTIMED, kind_of_stage
 from .quantiles import median
+from .rank_files import SEPARATOR
 from .run_data import Integers, Matrix, RunData
 from .sync import Meetings, leave_together
 
-SEPARATOR = "/"
 SAMPLE_RANKS = 16
 AROUND = 0.8  # of a step, from which on a stage with others inside is around the step
 ONE_RUN = 0.01  # of a step: a stage that ran once in it takes as long as from its begin to its end

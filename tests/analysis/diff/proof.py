@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import my_utils.analysis.diff
-from my_utils.analysis.diff.blocks import block_of
 from my_utils.analysis.diff.comparison import compare
-from my_utils.analysis.diff.intervals import TRIMMED, drawn_means, sample
+from my_utils.analysis.diff.intervals import TRIMMED, block_of, drawn_means, sample
 
 from . import series as planted
 from .series import STAGES, run
