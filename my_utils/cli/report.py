@@ -158,19 +158,14 @@ def _analyzed(args: argparse.Namespace, shown: Progress) -> Report:
 def _page(args: argparse.Namespace, report: Report | None) -> Page:
     from ..analysis.report.judged import Source, sync_pattern
     from ..analysis.report.page import page_text
-    from ..analysis.report.run_page import page_of
+    from ..analysis.report.run_page import page_of, page_of_report
 
     if report is not None:
-        source = report.source
+        page = page_of_report(report)
     else:
         ranks = None if args.ranks is None else frozenset(args.ranks)
-        source = Source(tuple(args.logs), ranks, args.steps, args.warmup, sync_pattern(args.sync))
-    page = page_of(source)
-    if report is not None:
-        from ..analysis.report.page_tables import tables_of
-
-        page.tables = [*page.tables, *tables_of(report, {})]
-        page.problems = report.problems
+        sync = sync_pattern(args.sync)
+        page = page_of(Source(tuple(args.logs), ranks, args.steps, args.warmup, sync))
     with open_output(args.output) as file:
         file.write(encoded(page_text(page)))
     return page

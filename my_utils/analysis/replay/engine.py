@@ -95,7 +95,9 @@ def critical_chain(graph: Graph, times: Times) -> Chain:
     node_of_end = np.empty(len(times.ends), np.int64)
     node_of_end[order.end_place] = np.arange(len(graph.rank))
     own, gap, transfer = [], [], []
-    nodes = _last_nodes(graph, times)
+    is_last = times.ends[order.end_place] == lengths(graph, times)[graph.step]
+    latest = np.flatnonzero(is_last)
+    nodes = latest[np.searchsorted(graph.step[latest], np.arange(len(graph.steps)))]
     while len(nodes):
         own.append(nodes)
         waiting = joint_place[nodes] >= 0
@@ -109,13 +111,6 @@ def critical_chain(graph: Graph, times: Times) -> Chain:
         ends = _last_to_come(order.starts, places, times.ends)
         nodes = node_of_end[ends[ends > 0]]
     return Chain(*(np.concatenate([np.zeros(0, np.int64), *one]) for one in (own, gap, transfer)))
-
-
-def _last_nodes(graph: Graph, times: Times) -> Ints:
-    ends = times.ends[graph.order.end_place]
-    firsts = np.searchsorted(graph.step, np.arange(len(graph.steps)))
-    latest = np.flatnonzero(ends == np.maximum.reduceat(ends, firsts)[graph.step])
-    return latest[np.searchsorted(graph.step[latest], np.arange(len(graph.steps)))]
 
 
 def _last_to_come(slices: Slices, places: Ints, source: Floats) -> Ints:

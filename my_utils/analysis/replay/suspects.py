@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..verdict.change_points import SEGMENT_MIN, change_points
+from ..verdict.change_points import SEGMENT_MIN, largest_rise
 from ..verdict.kinds import kind_of_stage
 from ..verdict.quantiles import MAD_TO_SIGMA
 from .engine import Chain
@@ -205,11 +205,9 @@ class Bench:
 
     def _since(self, member: int) -> Iterator[Suspect]:
         """The rank is slow from a step on."""
-        changes = change_points(self.apart[member], CHANCE)
-        grown = [one for one in changes if one.after > one.before]
-        if not grown:
+        at = largest_rise(self.apart[member], CHANCE)
+        if at is None:
             return
-        at = max(grown, key=lambda one: one.after - one.before).at
         nodes = np.flatnonzero(self.roles.rank_index == member)
         yield self._changed(nodes, at, (self.own, self.gap), "slow rank", 1.05, (member,))
 
@@ -324,10 +322,9 @@ class Bench:
         graph = self.graph
         length = self._work_of_steps()
         values = (self.weights.own, self.weights.gap)
-        grown = [one for one in change_points(length, CHANCE) if one.after > one.before]
-        if not grown:
+        at = largest_rise(length, CHANCE)
+        if at is None:
             return
-        at = max(grown, key=lambda one: one.after - one.before).at
         if _follows(length) < MONOTONE or _jumps(length, at):
             everyone = np.arange(len(graph.rank))
             yield self._changed(everyone, at, values, "slower since", 2.0, ())

@@ -199,14 +199,11 @@ class Report:
         links: by the place of a straggler, the trace of its worst step. "-" and "/dev/stdout" are
         written to, a directory is refused.
         """
-        from .page_tables import tables_of
-        from .run_page import page_of
+        from .run_page import page_of_report
 
-        page = page_of(self.source)
-        page.tables = [*page.tables, *tables_of(self, links or {})]
-        page.problems = self.problems
+        text = page_text(page_of_report(self, links))
         with open_output(path) as file:
-            file.write(encoded(page_text(page)))
+            file.write(encoded(text))
 
     def save_figures(self, output: str | os.PathLike[str]) -> list[Path]:
         """The plots as step_time.png, rank_by_step.png and stages.png in the folder `output`."""

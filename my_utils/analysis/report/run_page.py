@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,8 +16,12 @@ from ..verdict.rank_files import find_rank_files, last_run, read_rank
 from .flames import Profiled
 from .judged import Source, judged
 from .page import Page, PageTrace
-from .page_tables import finding_table
+from .page_tables import finding_table, tables_of
 from .worst_step import WorstStep, spans_of
+
+if TYPE_CHECKING:
+    from .analysis import Report
+    from .page import StepTrace
 
 RANKS_IN_STEP = 4
 TRACE_BYTES_MAX = 4_000_000  # before it is deflated to about a tenth
@@ -36,6 +41,15 @@ def page_of(source: Source) -> Page:
         chosen = _ranks_beside(page, step)
         page.worst = _worst_step(source.paths, chosen, int(run.steps[step]))
         page.trace = _trace_of(source.paths, chosen, int(run.steps[step]))
+    return page
+
+
+def page_of_report(report: Report, links: dict[int, StepTrace] | None = None) -> Page:
+    """The page of what a report was read from, with its tables. links: by the place of a
+    straggler, the trace of its worst step."""
+    page = page_of(report.source)
+    page.tables = [*page.tables, *tables_of(report, links or {})]
+    page.problems = report.problems
     return page
 
 

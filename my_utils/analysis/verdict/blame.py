@@ -15,7 +15,6 @@ from outside: the finding is "inferred".
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .change_points import change_points
+from .change_points import parts_of
 from .kinds import Kind, kind_of_slow_stage
 from .loss import LEAST_SHARE, LOW_SHARE, Loss, Remaining
 from .quantiles import median, spread_of
@@ -127,12 +126,10 @@ def _slow_ranks(work: Work, own: Matrix) -> list[_Slow]:
 def _level(excess: Matrix, least: float) -> Matrix:
     """The excess as levels over steps, 0 if it is small or no steady level."""
     level = np.zeros(len(excess))
-    edges = [0, *(change.at for change in change_points(excess, FALSE_CHANGES)), len(excess)]
-    for first, last in itertools.pairwise(edges):
-        part = excess[first:last]
-        middle = float(np.median(part)) if len(part) else 0.0
-        if middle >= least and (part >= middle / 2).mean() >= STEADY_SHARE:
-            level[first:last] = middle
+    for part in parts_of(excess, FALSE_CHANGES):
+        middle = float(np.median(excess[part]))
+        if middle >= least and (excess[part] >= middle / 2).mean() >= STEADY_SHARE:
+            level[part] = middle
     return level
 
 

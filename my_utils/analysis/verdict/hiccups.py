@@ -12,7 +12,6 @@ make it, they are host hiccups of many ranks.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy.typing as npt
 
 from .blame import COVERED, FALSE_CHANGES, alike, is_regular
 from .causes import causes_of, worker_of
-from .change_points import change_points
+from .change_points import parts_of
 from .kinds import Kind, kind_of_slow_stage
 from .loss import LEAST_SHARE, LOW_SHARE, Loss, Remaining
 from .quantiles import median
@@ -81,11 +80,9 @@ def hiccups(work: Work, left: Remaining, host: Mapping[str, Matrix] | None = Non
 
 def levels_of(series: Matrix) -> Matrix:
     """The series as its levels, which change at change points."""
-    edges = [0, *(change.at for change in change_points(series, FALSE_CHANGES)), len(series)]
     levels = np.empty(len(series))
-    for first, last in itertools.pairwise(edges):
-        if last > first:
-            levels[first:last] = np.median(series[first:last])
+    for part in parts_of(series, FALSE_CHANGES):
+        levels[part] = np.median(series[part])
     return levels
 
 

@@ -321,7 +321,8 @@ class Standing:
             elif all(place.holders[rank.label] for place in places) and not any(
                 kind == "behind" for kind, _ in self._reasons[rank.label]
             ):
-                text = f"in {where(rank)} of step {rank.step}, which {_ranks_have(count)} passed"
+                have = "1 rank has" if count == 1 else f"{count} ranks have"
+                text = f"in {where(rank)} of step {rank.step}, which {have} passed"
                 self._reasons[rank.label].append(("behind", text))
 
     def _find_elsewhere(self) -> None:
@@ -359,7 +360,3 @@ def _weight(suspect: Suspect) -> tuple[int, int, float]:
     order = {"dead": 0, "silent": 1}
     step = rank.step
     return order.get(rank.state, 2), -1 if step is None else step, -(rank.still_s or 0.0)
-
-
-def _ranks_have(count: int) -> str:
-    return "1 rank has" if count == 1 else f"{count} ranks have"
