@@ -37,7 +37,7 @@ DEVIATIONS = (0.002, 0.005)  # of runs from each other
 RUNS = 5
 AGREE_WITHIN = 0.05  # of the interval's width
 DRAWS = 20_000
-RULES = ("blocks", "comparison", "intervals", "load")
+RULES = ("comparison", "intervals", "load")
 
 PAGE = """## What `diff` finds
 
