@@ -110,14 +110,11 @@ def _refuse(top: CommandParser, words: list[str]) -> None:
             top.parse_args([word])
         top.error(f"options come after the command: my_utils {name or 'COMMAND'} {word}")
     meant = OLD_NAMES.get(word.lower())
-    hint = f"; did you mean {meant}?" if meant else closest(word, _names())
+    names = [" ".join(each.words) for each in COMMANDS] + [each.words[0] for each in COMMANDS]
+    hint = f"; did you mean {meant}?" if meant else closest(word, names)
     if os.path.exists(word):
         hint = f"; it is a path: my_utils why {word}"
     top.error(f"unknown command {word!r}{hint}")
-
-
-def _names() -> list[str]:
-    return [" ".join(command.words) for command in COMMANDS] + [each.words[0] for each in COMMANDS]
 
 
 def _help_of_group(name: str, group: Sequence[Command], rest: list[str]) -> int:

@@ -8,6 +8,7 @@ my_utils completion fish > ~/.config/fish/completions/my_utils.fish
 from __future__ import annotations
 
 from ..core.command_line import CommandParser, fail, parser
+from ..core.extras import require
 from .command import load, top_parser
 from .table import COMMANDS, Command
 
@@ -43,17 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     chosen = command_parser().parse_args(argv)
     try:
-        shtab = _shtab()
+        shtab = require("shtab", "completion")
     except ImportError as error:
         return fail("completion", error)
     print(shtab.complete(whole_parser(shtab), chosen.shell))
     return 0
-
-
-def _shtab() -> Any:
-    from ..core.extras import require
-
-    return require("shtab", "completion")
 
 
 def whole_parser(shtab: Any) -> CommandParser:
@@ -63,19 +58,14 @@ def whole_parser(shtab: Any) -> CommandParser:
     commands = top.add_subparsers(metavar="COMMAND")
     groups: dict[str, Any] = {}
     for command in COMMANDS:
-        place = commands
-        if len(command.words) == 2:
-            place = groups.get(command.words[0]) or _new_group(commands, command.words[0])
-            groups[command.words[0]] = place
-        place.add_parser(
+        first = command.words[0]
+        if len(command.words) == 2 and first not in groups:
+            group = commands.add_parser(first, help="a group of commands")
+            groups[first] = group.add_subparsers(metavar="COMMAND")
+        groups.get(first, commands).add_parser(
             command.words[-1], parents=_parents(command, shtab), add_help=False, help=command.help
         )
     return top
-
-
-def _new_group(commands: Any, word: str) -> Any:
-    group = commands.add_parser(word, help="a group of commands")
-    return group.add_subparsers(metavar="COMMAND")
 
 
 def _parents(command: Command, shtab: Any) -> list[CommandParser]:

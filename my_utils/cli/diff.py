@@ -17,12 +17,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from ..analysis.diff.comparison import Sides, compare_files
 from ..analysis.diff.gates import GateData, GateResult, judge_gate, parse_gate, worst_of
-from ..analysis.diff.junit import junit
-from ..analysis.diff.load import SEPARATOR
 from ..analysis.diff.result import Difference, DifferenceData
-from ..analysis.diff.sides import Sides, compare_files
-from ..analysis.diff.text import gate_line, markdown
+from ..analysis.diff.text import gate_line, junit, markdown
+from ..analysis.verdict.rank_files import SEPARATOR
 from ..core.command_line import (
     CommandParser,
     add_json,
@@ -178,7 +177,9 @@ def _write(compared: Sides, gates: list[GateResult], args: argparse.Namespace) -
     if args.output:
         suffix = check_suffix(args.output, _SUFFIXES) or ".txt"
         if suffix in _PAGES:
-            text = _as_page(compared, gates)
+            from ..analysis.diff.page import page_text  # jinja2 and the rest load for a page only
+
+            text = page_text(found, gates, compared.a, compared.b)
         else:
             text = _WRITERS[suffix](found, gates)
         with open_output(args.output) as file:
@@ -190,12 +191,6 @@ def _write(compared: Sides, gates: list[GateResult], args: argparse.Namespace) -
 def _as_text(found: Difference, gates: list[GateResult]) -> str:
     lines = [*found.lines(), *(gate_line(one) for one in gates)]
     return "\n".join(lines) + "\n"
-
-
-def _as_page(compared: Sides, gates: list[GateResult]) -> str:
-    from ..analysis.diff.page import page_text  # jinja2 and the rest load for a page only
-
-    return page_text(compared.found, gates, compared.a, compared.b)
 
 
 def _as_json(found: Difference, gates: list[GateResult]) -> str:

@@ -104,7 +104,8 @@ def environment() -> EnvironmentData:
     """
     from .. import __version__
 
-    extras = dict(_extras())
+    wanted = _requirements()
+    extras = sorted(name for name in wanted if name not in ("", "all"))
     return {
         "version": SCHEMA_VERSION,
         "my_utils": {"version": __version__, "path": os.path.dirname(os.path.dirname(__file__))},
@@ -113,14 +114,12 @@ def environment() -> EnvironmentData:
         "torch": _version_of("torch"),
         "cuda": _cuda(),
         "logs": _logs(),
-        "variables": {name: os.environ[name] for name in sorted(os.environ) if _is_ours(name)},
-        "requires": _state(_requirements().get("", [])),
-        "extras": extras,
+        "variables": {
+            name: os.environ[name] for name in sorted(os.environ) if _VARIABLE.match(name)
+        },
+        "requires": _state(wanted.get("", [])),
+        "extras": {name: _state(wanted[name]) for name in extras},
     }
-
-
-def _is_ours(name: str) -> bool:
-    return _VARIABLE.match(name) is not None
 
 
 def _version_of(package: str) -> str | None:
@@ -173,12 +172,6 @@ def _requirements() -> dict[str, list[str]]:
         extra = _EXTRA.search(text)
         wanted.setdefault(extra[1] if extra else "", []).append(text)
     return wanted
-
-
-def _extras() -> Iterator[tuple[str, PackagesData]]:
-    wanted = _requirements()
-    for extra in sorted(name for name in wanted if name not in ("", "all")):
-        yield extra, _state(wanted[extra])
 
 
 def _state(requirements: Sequence[str]) -> PackagesData:

@@ -122,10 +122,12 @@ def _failed(chosen: CommandParser, error: Exception) -> int:
 
 def _write(args: argparse.Namespace) -> Verdict | None:
     """The page alone needs no pandas; all other outputs are an engine's."""
+    tables = args.engine or args.json or args.csv or args.png or args.parquet or args.torch_trace
+    is_needed = tables or (args.output and not _is_page(args))
     with Progress(
         "report", None, "ranks", quiet=args.quiet, no_color=args.no_color, ticking=True
     ) as shown:
-        report = _analyzed(args, shown) if _needs_engine(args) else None
+        report = _analyzed(args, shown) if is_needed else None
         shown.phase("writing")
         page = _page(args, report) if _is_page(args) else None
         if report is not None:
@@ -143,11 +145,6 @@ def _is_page(args: argparse.Namespace) -> bool:
     return args.output is not None and not args.output.lower().endswith(".json")
 
 
-def _needs_engine(args: argparse.Namespace) -> bool:
-    asked = args.engine or args.json or args.csv or args.png or args.parquet
-    return bool(asked or args.torch_trace or (args.output and not _is_page(args)))
-
-
 def _analyzed(args: argparse.Namespace, shown: Progress) -> Report:
     from ..analysis.report.analysis import analyze
 
@@ -161,19 +158,14 @@ def _analyzed(args: argparse.Namespace, shown: Progress) -> Report:
 def _page(args: argparse.Namespace, report: Report | None) -> Page:
     from ..analysis.report.judged import Source, sync_pattern
     from ..analysis.report.page import page_text
-    from ..analysis.report.run_page import page_of
+    from ..analysis.report.run_page import page_of, page_of_report
 
     if report is not None:
-        source = report.source
+        page = page_of_report(report)
     else:
         ranks = None if args.ranks is None else frozenset(args.ranks)
-        source = Source(tuple(args.logs), ranks, args.steps, args.warmup, sync_pattern(args.sync))
-    page = page_of(source)
-    if report is not None:
-        from ..analysis.report.report_tables import tables_of
-
-        page.tables = [*page.tables, *tables_of(report, {})]
-        page.problems = report.problems
+        sync = sync_pattern(args.sync)
+        page = page_of(Source(tuple(args.logs), ranks, args.steps, args.warmup, sync))
     with open_output(args.output) as file:
         file.write(encoded(page_text(page)))
     return page

@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 from collections.abc import Callable, Sequence
 
 from ..analysis.replay.inputs import verdict_of
 from ..analysis.verdict.export import add_export, export_verdict
 from ..analysis.verdict.result import Verdict
+from ..analysis.verdict.text import terminal_width
 from ..core.arguments import parse_seconds
 from ..core.command_line import (
     EXIT_FAILED,
@@ -43,13 +43,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..analysis.why.hang import HungRun
 
-EXIT_GREEN = 0
+EXIT_OK = 0
 EXIT_FOUND = 3
 EXIT_NOT_JUDGED = 4
-_STATUSES = {"green": EXIT_GREEN, "found": EXIT_FOUND, "not judged": EXIT_NOT_JUDGED}
-
-LEAST_WIDTH = 60
-MOST_WIDTH = 120
+_STATUSES = {"ok": EXIT_OK, "found": EXIT_FOUND, "not judged": EXIT_NOT_JUDGED}
 
 
 def command_parser() -> CommandParser:
@@ -128,12 +125,8 @@ def _write(verdict: Verdict, hung: HungRun | None, args: argparse.Namespace) -> 
         with open_output(args.output) as file:
             file.write(encoded(write(verdict, hung)))
     if not args.quiet and args.output != "-":
-        text = _as_json(verdict, hung) if args.json else _as_text(verdict, hung, _width())
+        text = _as_json(verdict, hung) if args.json else _as_text(verdict, hung, terminal_width())
         print(text, end="", flush=True)
-
-
-def _width() -> int:
-    return min(max(shutil.get_terminal_size((100, 24)).columns, LEAST_WIDTH), MOST_WIDTH)
 
 
 def _as_json(verdict: Verdict, hung: HungRun | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..analysis.diff.sides import compare_files
+from ..analysis.diff.comparison import compare_files
 from .closing import print_lines
 
 Record = Callable[[Sequence[str], Path], int]  # runs a command into a folder; its status

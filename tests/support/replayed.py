@@ -23,7 +23,7 @@ def operations_of(program: Program) -> Operations:
 def outcome(case: Case, verdict: ReplayVerdict) -> str:
     """ "right", "wrong", "missed" or "not judged". A host or a stage may be named by its ranks."""
     if verdict.status != "found":
-        return "missed" if verdict.status == "green" else "not judged"
+        return "missed" if verdict.status == "ok" else "not judged"
     assert case.truth is not None
     return "right" if _is_right(verdict, case.truth) else "wrong"
 

@@ -1,7 +1,7 @@
 """Which of two sides of runs is slower, by how much, in which stage and on which ranks.
 
 `load` reads runs, `intervals` says how far a figure may be off, `comparison` compares two sides,
-`gates` judges limits, `text` and `junit` say it. docs/runs/diff.md has the rule.
+`gates` judges limits, `text` says it. docs/runs/diff.md has the rule.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,10 +18,11 @@ from .intervals import (
     sample,
     trimmed_places,
 )
-from .load import MEMORY, RunSteps, aligned
+from .load import MEMORY, NothingToCompare, RunSteps, aligned, load_steps
 from .result import Difference, FigureDifference, StageDifference, Status
 
 STEPS_LEAST = 20
+LOADED_AT_ONCE = 2
 
 Side = Sequence[RunSteps]
 REST = 0.25  # of what the named ranks have, that the mean of the others may have
@@ -113,6 +116,45 @@ def _status_of(step: Interval) -> Status:
     return "slower" if step.share > 0 else "faster"
 
 
+# --- from files ---
+
+
+@dataclass(frozen=True)
+class Sides:
+    """a, b: the runs as `compare` leaves them; none where one could not be read."""
+
+    found: Difference
+    a: Sequence[RunSteps] = ()
+    b: Sequence[RunSteps] = ()
+
+
+def compare_files(
+    a: Iterable[str],
+    b: Iterable[str],
+    *,
+    ranks: set[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    warmup: int | None = None,
+    renames: dict[str, str] | None = None,
+) -> Sides:
+    """B against A from their files; "not compared" with the reason where a run cannot be read.
+
+    a, b: the runs of each side. renames: stages of A by their names in B.
+    """
+    named = [(path, renames) for path in a], [(path, None) for path in b]
+
+    def load(one: tuple[str, dict[str, str] | None]) -> RunSteps:
+        return load_steps(one[0], ranks, steps, one[1])
+
+    try:
+        with ThreadPoolExecutor(LOADED_AT_ONCE) as pool:
+            first, second = (list(pool.map(load, side)) for side in named)
+    except NothingToCompare as error:
+        paths = [tuple(path for path, _ in side) for side in named]
+        return Sides(Difference("not compared", str(error), a_paths=paths[0], b_paths=paths[1]))
+    return Sides(compare(first, second, warmup), first, second)
+
+
 # --- stages ---
 
 
@@ -181,7 +223,14 @@ def _throughput(
         if not all(name in run.items for run in (*a, *b)):
             continue
         sides = [
-            float(np.mean([_items(run.items[name][first:last], run.step_ns) for run in side]))
+            float(
+                np.mean(
+                    [
+                        run.items[name][first:last][trimmed_places(run.step_ns)].mean()
+                        for run in side
+                    ]
+                )
+            )
             for side in (a, b)
         ]
         if not (sides[0] > 0 and sides[1] > 0):  # nor where some are missing, NaN
@@ -194,10 +243,6 @@ def _throughput(
         interval = Interval(ends[0], ends[1], ends[2], step.sees)
         return [FigureDifference(f"{name}/s", rates[0], rates[1], interval)]
     return []
-
-
-def _items(counts: Matrix, step_ns: Matrix) -> float:
-    return float(counts[trimmed_places(step_ns)].mean())
 
 
 def _compared(name: str, a: Matrix, b: Matrix) -> list[FigureDifference]:

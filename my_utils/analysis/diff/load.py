@@ -7,19 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from ..verdict.device import by_the_device
 from ..verdict.kinds import UNTIMED
 from ..verdict.load import NothingToJudge, load_run
-from ..verdict.run_data import Matrix, RunData
+from ..verdict.rank_files import SEPARATOR
+from ..verdict.run_data import Integers, Matrix, RunData
 from ..verdict.warmup import warmup_of
 
-SEPARATOR = "/"
 STAGES_MAX = 80
 MEMORY = ("allocated_bytes", "rss_bytes")
-
-Integers = npt.NDArray[np.int64]
 
 
 class NothingToCompare(ValueError):
@@ -101,7 +98,7 @@ def steps_of(run: RunData, renames: Mapping[str, str]) -> RunSteps:
 
 
 def _steps(run: RunData, renames: Mapping[str, str]) -> RunSteps:
-    missing: npt.NDArray[np.int64] = np.isnan(run.step_ns).sum(0)
+    missing: Integers = np.isnan(run.step_ns).sum(0)
     kept = missing == 0
     kept[-1:] = False
     names = [_renamed(stage, renames) for stage in run.stages]

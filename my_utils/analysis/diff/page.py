@@ -55,7 +55,11 @@ class _Histogram:
 
 def page_text(found: Difference, gates: Sequence[GateResult], a: Side, b: Side) -> str:
     """The whole file. a, b: the runs as `compare` leaves them; none where they were not read."""
-    shown = [] if found.step is None else distributions_of(found, a, b)
+    shown: list[Distribution] = []
+    tables: list[Table] = []
+    if found.step is not None:
+        shown = distributions_of(found, a, b)
+        tables = [_stage_table(found), _quantile_table(shown), _run_table(a, b)]
     return rendered(
         "my_utils.analysis.diff",
         "diff.html.j2",
@@ -64,7 +68,7 @@ def page_text(found: Difference, gates: Sequence[GateResult], a: Side, b: Side) 
             "markdown": markdown(found, gates), "colors": {}, "heat": None, "timeline": None,
             "flames": None, "trace": None,
         },
-        tables=[] if found.step is None else list(_tables(found, shown, a, b)),
+        tables=tables,
         state=STATE[found.status],
         lines="\n".join([*terminal_lines(found), *map(gate_line, gates)]),
         notes=found.notes,
@@ -181,12 +185,6 @@ def _path(heights: Matrix) -> str:
 
 
 # --- tables ---
-
-
-def _tables(found: Difference, shown: Sequence[Distribution], a: Side, b: Side) -> Iterator[Table]:
-    yield _stage_table(found)
-    yield _quantile_table(shown)
-    yield _run_table(a, b)
 
 
 def _stage_table(found: Difference) -> Table:

@@ -1,9 +1,11 @@
-"""A difference in words, and as a table for a review."""
+"""A difference in words, as a table for a review, and as JUnit XML."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape, quoteattr
 
 from ...core.printable import printable
 from ...core.ranges import as_ranges, ranges_text
@@ -18,25 +20,22 @@ NOTES_SHOWN = 4
 RANGES_SHOWN = 8
 FINE = 0.0005  # a margin below which figures have two decimals
 MOST = 10.0  # the largest share that is worth its figures
+_TAGS = {"failed": "failure", "undecided": "error"}
 _MORE = f"more than {100 * MOST:.0f} %"
 
 
-def share_text(share: float, digits: int = 1) -> str:
+def share_text(share: float, digits: int = 1, *, sign: bool = False) -> str:
     """A share in percent, up to what is worth its figures.
 
     >>> share_text(0.0413), share_text(12.0)
     ('4.1 %', 'more than 1000 %')
-    """
-    return _MORE if share > MOST else percent_text(share, digits)
-
-
-def change_text(share: float, digits: int = 1) -> str:
-    """The same with its sign.
-
     >>> change_text(0.0413), change_text(-0.002)
     ('+4.1 %', '−0.2 %')
     """
-    return _MORE if share > MOST else percent_text(share, digits, sign=True)
+    return _MORE if share > MOST else percent_text(share, digits, sign=sign)
+
+
+change_text = functools.partial(share_text, sign=True)
 
 
 def terminal_lines(found: Difference) -> list[str]:
@@ -48,7 +47,7 @@ def terminal_lines(found: Difference) -> list[str]:
 def _sentence(found: Difference) -> str:
     step = found.step
     assert step is not None
-    digits = _digits(found)
+    digits = 1 if step.margin >= FINE else 2
     runs = "within these runs only" if found.within else f"{found.runs[0]} × {found.runs[1]} runs"
     margin = f"(± {share_text(step.margin, digits)}, {runs})"
     if found.status == "no difference":
@@ -62,10 +61,6 @@ def _sentence(found: Difference) -> str:
     if not shown and found.status == "no difference":
         return f"{head}."
     return f"{head}: {', '.join(_parts(found, shown, digits))}."
-
-
-def _digits(found: Difference) -> int:
-    return 1 if found.step is None or found.step.margin >= FINE else 2
 
 
 def _parts(found: Difference, shown: Sequence[StageDifference], digits: int) -> Iterator[str]:
@@ -165,3 +160,36 @@ def _row(one: StageDifference, found: Difference) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+# --- JUnit XML ---
+
+
+def junit(found: Difference, gates: Sequence[GateResult]) -> str:
+    """The whole file, for CI systems: one test for each gate, or one test without gates. A failed
+    gate is a failure, an undecided one an error."""
+    failures = sum(one.status == "failed" for one in gates)
+    errors = sum(one.status == "undecided" for one in gates)
+    cases = [_case(one) for one in gates] or [_only(found)]
+    errors += not gates and found.step is None
+    text = escape("\n".join(printable(line) for line in found.lines()))
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<testsuite name="my_utils diff" tests="{len(cases)}" failures="{failures}" '
+        f'errors="{errors}">\n{"".join(cases)}  <system-out>{text}</system-out>\n</testsuite>\n'
+    )
+
+
+def _case(one: GateResult) -> str:
+    head = f'  <testcase classname="my_utils.diff" name={quoteattr(printable(one.gate.text))}'
+    if one.status == "passed":
+        return f"{head}/>\n"
+    tag, message = _TAGS[one.status], quoteattr(printable(gate_line(one)))
+    return f"{head}><{tag} message={message}/></testcase>\n"
+
+
+def _only(found: Difference) -> str:
+    head = '  <testcase classname="my_utils.diff" name="comparison"'
+    if found.step is not None:
+        return f"{head}/>\n"
+    return f"{head}><error message={quoteattr(printable(found.reason or ''))}/></testcase>\n"

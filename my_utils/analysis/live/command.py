@@ -24,7 +24,6 @@ import contextlib
 import functools
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Collection, Sequence
@@ -44,6 +43,7 @@ from ...core.ranges import checked, parse_ranks
 from ...core.run_files.newest import found_logs
 from ...core.terminal import table_lines, wants_color
 from ..process_stacks.request import Stacks
+from ..verdict.text import terminal_width
 from .poll import Snapshot, SnapshotRequest, as_data, take_snapshot
 from .poller import Poller
 from .result import SnapshotData
@@ -120,16 +120,13 @@ def snapshot(
     check_seconds("stuck_after_s", stuck_after_s)
     if hung_after_s is not None:
         check_seconds("hung_after_s", hung_after_s)
-    dumps = None if flight_recorder is None else os.fspath(flight_recorder)
-    request = SnapshotRequest(_directories(log_dir), ranks, stuck_after_s, hung_after_s, dumps)
-    return as_data(take_snapshot(request))
-
-
-def _directories(log_dir: _Path | Sequence[_Path]) -> tuple[str, ...]:
     given = [log_dir] if isinstance(log_dir, str | os.PathLike) else log_dir
     if not given:
         raise ValueError("log_dir must name at least one directory")
-    return tuple(os.fspath(path) for path in given)
+    log_dirs = tuple(os.fspath(path) for path in given)
+    dumps = None if flight_recorder is None else os.fspath(flight_recorder)
+    request = SnapshotRequest(log_dirs, ranks, stuck_after_s, hung_after_s, dumps)
+    return as_data(take_snapshot(request))
 
 
 def command_parser() -> CommandParser:
@@ -234,8 +231,7 @@ class _Snapshots:
         """What bounds the run. Not with --hung, which asks another question."""
         if self.is_hung_check:
             return []
-        width = min(max(shutil.get_terminal_size((100, 24)).columns, 60), 120)
-        lines = self.verdict.lines(width)
+        lines = self.verdict.lines(terminal_width())
         return ["", *lines] if lines else []
 
 
@@ -267,7 +263,7 @@ def _follow(snapshots: _Snapshots) -> None:
     if snapshots.json or not sys.stdout.isatty():
         _go_on(snapshots)
         return
-    from .follow import follow_on_screen
+    from .follow import Follow
     from .memory import memory_of
     from .screen import Screen
 
@@ -278,7 +274,7 @@ def _follow(snapshots: _Snapshots) -> None:
         color=snapshots.color,
         every=snapshots.every,
     )
-    follow_on_screen(snapshots.poller, screen, snapshots.above, snapshots.interval_s)
+    Follow(snapshots.poller, screen, snapshots.above, snapshots.interval_s).run()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -303,16 +299,12 @@ def _main(argv: Sequence[str] | None) -> int:
     except OSError as error:
         return fail("live", error, EXIT_USAGE)
     if not is_once:
-        return _follow_until_ctrl_c(snapshots)
+        with contextlib.suppress(KeyboardInterrupt):
+            _follow(snapshots)
+        return EXIT_FINE
     if not arguments.quiet:
         _print(content)
     return status
-
-
-def _follow_until_ctrl_c(snapshots: _Snapshots) -> int:
-    with contextlib.suppress(KeyboardInterrupt):
-        _follow(snapshots)
-    return EXIT_FINE
 
 
 if __name__ == "__main__":

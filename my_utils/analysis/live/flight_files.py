@@ -255,7 +255,8 @@ def _as_dump(rank: int, path: str, written_s: float, content: Content) -> Dump:
     for entry, kind in zip(entries, kinds, strict=True):
         by_group.setdefault(entry.process_group[0], []).append((entry, kind))
     groups = {name: _as_group(name, own) for name, own in by_group.items()}
-    if entries and _may_have_failed(entries[-1]):
+    # What the rank has gone on from has not failed.
+    if entries and entries[-1].state != "completed" and _is_retired_by_gloo(entries[-1]):
         groups[entries[-1].process_group[0]].failed = entries[-1].collective_seq_id
     return Dump(
         rank=rank,
@@ -349,18 +350,12 @@ def _add_collective(group: GroupCalls, entry: Entry) -> None:
 def _is_finished(entry: Entry) -> bool:
     """gloo does not keep the state: what it has retired has ended. Of NCCL's, what is retired and
     not completed has timed out."""
-    if entry.state == "completed":
-        return True
-    return _is_retired_by_gloo(entry)
+    return entry.state == "completed" or _is_retired_by_gloo(entry)
 
 
 def _is_retired_by_gloo(entry: Entry) -> bool:
+    """It retires what has failed, too."""
     return entry.retired and entry.profiling_name.startswith("gloo:")
-
-
-def _may_have_failed(entry: Entry) -> bool:
-    """gloo retires what has failed, too. What the rank has gone on from has not."""
-    return entry.state != "completed" and _is_retired_by_gloo(entry)
 
 
 def _call(seq: int, entry: Entry) -> Call:

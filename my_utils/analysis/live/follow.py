@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
 
 from ...profilers.capture.on_demand.command import describe_request, request_capture
 from .poll import Snapshot
 from .poller import Poller
 from .screen import Extras, Screen
 from .stacks import stack_view_lines, stacks_of
-from .terminal_keys import Keys
 
 CAPTURE_STEPS = 3
 CAPTURE_RANKS = 8
 _KEYS = "q quit   c capture   s stacks"
 
 
-def follow_on_screen(
-    poller: Poller, screen: Screen, above: Callable[[], list[str]], interval_s: float
-) -> None:
-    """Until `q` or Ctrl-C. above: lines above the table. The last frame stays on the
+class Follow:
+    """Draws polls until `q` or Ctrl-C. above: lines above the table. The last frame stays on the
     terminal."""
-    _Follow(poller, screen, above, interval_s).run()
 
-
-class _Follow:
     def __init__(
         self, poller: Poller, screen: Screen, above: Callable[[], list[str]], interval_s: float
     ) -> None:
@@ -41,7 +39,7 @@ class _Follow:
         self.frame: Sequence[str] = ()
 
     def run(self) -> None:
-        with Keys() as keys:
+        with _Keys() as keys:
             sys.stdout.write("\x1b[?1049h\x1b[?25l\x1b[2J")
             try:
                 self._go_on(keys)
@@ -50,7 +48,7 @@ class _Follow:
                 sys.stdout.write("".join(f"{line}\n" for line in self.frame))
                 sys.stdout.flush()
 
-    def _go_on(self, keys: Keys) -> None:
+    def _go_on(self, keys: _Keys) -> None:
         while True:
             cost_s = self._poll()
             next_s = time.monotonic() + self.poller.pause_s(self.interval_s, cost_s)
@@ -112,3 +110,44 @@ class _Follow:
         except (OSError, ValueError) as error:
             return f"no capture: {error}"
         return describe_request(request)
+
+
+class _Keys:
+    """Within the block, keys are read from standard input at once and are not shown. Where that is
+    no terminal, there are none. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._before: list[Any] | None = None
+
+    def __enter__(self) -> _Keys:
+        if sys.stdin is not None and sys.stdin.isatty():
+            import termios
+            import tty
+
+            self._before = termios.tcgetattr(sys.stdin)
+            tty.setcbreak(sys.stdin)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._before is not None:
+            import termios
+
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
+
+    def wait(self, seconds: float) -> str:
+        """The next key within so many seconds; "" for none."""
+        if self._before is None:
+            time.sleep(seconds)
+            return ""
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        if not ready:
+            return ""
+        key = os.read(sys.stdin.fileno(), 1)
+        if not key:  # the terminal is gone
+            self._before = None
+        return key.decode("ascii", "replace")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ...core.run_files.state import Rank
-from .waits.places import in_meeting, news_ns
+from .waits.places import Usual, meeting_of, news_ns
 from .waits.standing import Suspect
 
 POLLS_KEPT = 60
@@ -50,10 +50,6 @@ class _Track:
     def met_share(self) -> float | None:
         return sum(self.met) / len(self.met) if len(self.met) >= LEAST_POLLS else None
 
-    def independent(self) -> int:
-        """How many polls say something new: several in one step say one thing."""
-        return min(len(self.met), self.steps[-1] - self.steps[0])
-
 
 class History:
     """The newest 60 polls. Not thread-safe."""
@@ -64,12 +60,14 @@ class History:
 
     def add(self, ranks: Sequence[Rank], meetings: Collection[str]) -> None:
         """A poll. A heartbeat that was seen before adds nothing."""
+        usual = Usual(meetings)
         alive = {rank.label for rank in ranks if rank.alive and rank.worker == 0}
         self._tracks = {label: track for label, track in self._tracks.items() if label in alive}
         for rank in ranks:
             if rank.label in alive and rank.step is not None:
                 track = self._tracks.setdefault(rank.label, _Track())
-                track.add(news_ns(rank) / 1e9, rank.step, in_meeting(rank, meetings))
+                meets = meeting_of(rank, usual) is not None
+                track.add(news_ns(rank) / 1e9, rank.step, meets)
         shares = (track.met_share() for track in self._tracks.values())
         self._least_met = min((share for share in shares if share is not None), default=0.0)
 
@@ -113,7 +111,8 @@ class History:
         usual = statistics.median_high(share for _, _, share in known)
         found = []
         for rank, track, share in known:
-            polls = track.independent()
+            # Several polls in one step say one thing.
+            polls = min(len(track.met), track.steps[-1] - track.steps[0])
             if polls >= LEAST_POLLS and usual - share > max(LEAST_LESS, _noise(polls, len(known))):
                 text = (
                     f"the others wait for it: it waits in {share:.0%} of {len(track.met)} polls, "

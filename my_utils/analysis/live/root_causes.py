@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...core.run_files.ranks import last_sign_s
 from ...core.run_files.state import Rank
 from .collectives import Collectives
 from .waits.calls import HUNG_S, Node
@@ -168,20 +169,15 @@ def gone_ranks(ranks: Sequence[Rank]) -> set[int]:
     """The ranks whose processes have ended while others live; where none does, those that ended
     before the others."""
     main = [rank for rank in ranks if rank.worker == 0]
-    until_s = max((last_sign_s(rank) for rank in main), default=0.0) - HUNG_S
+    until_s = max((_there_until_s(rank) for rank in main), default=0.0) - HUNG_S
     if any(rank.alive for rank in main):
         until_s = math.inf
-    return {rank.rank for rank in main if not rank.alive and last_sign_s(rank) < until_s}
+    return {rank.rank for rank in main if not rank.alive and _there_until_s(rank) < until_s}
 
 
-def last_sign_s(rank: Rank) -> float:
+def _there_until_s(rank: Rank) -> float:
     """Until when the process was there for certain; Unix time."""
-    seen_s = rank.seen_ns / 1e9 - rank.time_offset_s
-    if rank.alive:
-        return seen_s
-    moved_s = (rank.moved_ns or 0) / 1e9 - rank.time_offset_s
-    beat_s = 0.0 if rank.beat_age_s is None else seen_s - rank.beat_age_s
-    return max(moved_s, beat_s)
+    return rank.seen_ns / 1e9 - rank.time_offset_s if rank.alive else last_sign_s(rank)
 
 
 def at_their_end(ranks: Sequence[Rank]) -> list[Rank]:
@@ -192,7 +188,7 @@ def at_their_end(ranks: Sequence[Rank]) -> list[Rank]:
         dataclasses.replace(
             rank,
             state="running",
-            seen_ns=round((last_sign_s(rank) + rank.time_offset_s) * 1e9),
+            seen_ns=round((_there_until_s(rank) + rank.time_offset_s) * 1e9),
             beat_age_s=0.0,
         )
         if rank.state == "dead" and rank.rank not in gone

@@ -20,8 +20,8 @@ from .history import History
 from .memory import Memory
 from .poll import Snapshot
 from .view import GROUP_ABOVE, left_out_lines, state_text, title_text, visible
+from .waits.places import stack_text
 from .waits.standing import Waiting
-from .words import stack_text
 
 RANKS_SHOWN = 10  # of many
 HOSTS_SHOWN = 8

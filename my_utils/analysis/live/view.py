@@ -7,16 +7,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from ...core.ranges import as_ranges, ranges_text, ranks_text
 from ...core.run_files.files import HEARTBEAT_SILENT_S
-from ...core.run_files.state import Rank, Thread
+from ...core.run_files.state import Rank
 from ...core.tables import table_lines
 from ...core.units import age_text
 from .collectives import Collectives
 from .hang import Hang
 from .poll import Snapshot
 from .root_causes import gone_ranks
+from .waits.places import stack_text, where
 from .waits.standing import Suspect, Waiting
 from .waits.text import cause_lines, unknown_line, waiting_line
-from .words import stack_text, where
 
 GROUP_ABOVE = 16
 LINES_OF_SUSPECTS = 10
@@ -210,7 +210,11 @@ def collective_lines(
     lives = any(rank.alive for rank in ranks)  # that all are dead accuses none
     main = [rank for rank in ranks if rank.worker == 0]
     gone = gone_ranks(ranks)
-    places = {one.rank: _place_now(one) for one in main if lives or one.rank in gone}
+    places = {
+        one.rank: f"in {where(one)}" if one.alive else one.state
+        for one in main
+        if lives or one.rank in gone
+    }
     for rank, code in (at or {}).items():
         places[rank] = f"{places[rank]}, at {code}" if rank in places else f"at {code}"
     head = "who holds the others up" if causes else "nobody is known to hold the others up"
@@ -220,10 +224,6 @@ def collective_lines(
         *waiting_line(found.nodes, found.named),
         *unknown_line(found.without_dump, found.still.stale, found.named),
     ]
-
-
-def _place_now(rank: Rank) -> str:
-    return f"in {where(rank)}" if rank.alive else rank.state
 
 
 def left_out_lines(seen: Snapshot) -> Iterator[str]:
@@ -236,8 +236,15 @@ def left_out_lines(seen: Snapshot) -> Iterator[str]:
         yield ""
         count = _count(numbers, "rank")
         yield f"left by an earlier run, not shown: {count}: {_numbers(numbers)}"
-    ahead = [rank for rank in seen.found.ranks if _is_fresh(rank)]
-    ahead = [rank for rank in ahead if abs(rank.clock_ahead_s or 0.0) > CLOCK_AHEAD_S]
+    # One that was copied is older than its file says, which looks like a clock that is behind: so
+    # only a heartbeat counts that the rank itself has written just now.
+    ahead = [
+        rank
+        for rank in seen.found.ranks
+        if rank.state == "running"
+        and (rank.beat_age_s or 0.0) <= HEARTBEAT_SILENT_S
+        and abs(rank.clock_ahead_s or 0.0) > CLOCK_AHEAD_S
+    ]
     if ahead:
         yield ""
         yield _clock_line(ahead)
@@ -246,12 +253,6 @@ def left_out_lines(seen: Snapshot) -> Iterator[str]:
         yield ""
         for problem in problems:
             yield f"left out {problem.file}: {problem.reason}"
-
-
-def _is_fresh(rank: Rank) -> bool:
-    """Whether the rank itself has written its heartbeat just now. One that was copied is older than
-    its file says, which looks like a clock that is behind."""
-    return rank.state == "running" and (rank.beat_age_s or 0.0) <= HEARTBEAT_SILENT_S
 
 
 def _clock_line(ranks: Sequence[Rank]) -> str:
@@ -286,8 +287,10 @@ def _groups(
 
 
 def _row(members: Sequence[Rank], waiting: Waiting | None) -> tuple[str, str, str, str, str]:
-    first = members[0]
-    name = first.name if len(members) == 1 else _group_name(members)
+    first, name = members[0], members[0].name
+    if len(members) > 1:
+        workers = f", {_count(members, 'worker')}" if first.worker else f" ({len(members)})"
+        name = _numbers(sorted({rank.rank for rank in members})) + workers
     step = "-" if first.step is None else str(first.step)
     ages = [rank.open_s for rank in members if rank.open_s is not None]
     age = age_text(max(ages)) if ages else "-"
@@ -295,11 +298,6 @@ def _row(members: Sequence[Rank], waiting: Waiting | None) -> tuple[str, str, st
     if len(members) == 1:
         place += _last_stages(first)
     return name, state_text(first), step, age, place
-
-
-def _group_name(members: Sequence[Rank]) -> str:
-    workers = f", {_count(members, 'worker')}" if members[0].worker else f" ({len(members)})"
-    return _numbers(sorted({rank.rank for rank in members})) + workers
 
 
 def state_text(rank: Rank) -> str:
@@ -323,14 +321,10 @@ def _other_threads(rank: Rank, indent: int) -> Iterator[str]:
     for thread in rank.threads:
         if thread is rank.main or not thread.open:
             continue
-        stack = " > ".join(stage.name or "(name unknown)" for stage in thread.open)
-        age = age_text(thread.open[-1].open_s)
-        yield f"{'':{indent}}{_thread_name(thread)}: {stack} for {age}"
-
-
-def _thread_name(thread: Thread) -> str:
-    name = thread.name or f"thread {thread.tid}"
-    return f"{name} [{thread.tag}]" if thread.tag else name
+        name = thread.name or f"thread {thread.tid}"
+        name = f"{name} [{thread.tag}]" if thread.tag else name
+        stack = stack_text([stage.name for stage in thread.open])
+        yield f"{'':{indent}}{name}: {stack} for {age_text(thread.open[-1].open_s)}"
 
 
 def _count(items: Sequence[object], noun: str) -> str:

@@ -6,8 +6,7 @@ from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .own import own_stacks, why_off
-    from .record import Frame, StackRecord, Thread
+    from .record import Frame, StackRecord, Thread, own_stacks, why_off
     from .request import Stacks, job_stacks, request_stacks, wait_for_stacks
 
 __all__ = [
@@ -25,8 +24,13 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "analysis.process_stacks.own": ("own_stacks", "why_off"),
-        "analysis.process_stacks.record": ("Frame", "StackRecord", "Thread"),
+        "analysis.process_stacks.record": (
+            "Frame",
+            "StackRecord",
+            "Thread",
+            "own_stacks",
+            "why_off",
+        ),
         "analysis.process_stacks.request": (
             "Stacks",
             "job_stacks",

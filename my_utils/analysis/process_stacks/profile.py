@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
+from ...core.bounded_read import read_whole
+from ...profilers.capture.on_demand.control_file import captures_folder
 from ..verdict.rank_files import RankStages, find_rank_files, read_rank
-from .record import Frame, StackRecord
+from .record import RECORD_BYTES_MAX, Frame, StackRecord, read_record
 
 NO_STAGE = "(no stage)"
 OUTLIER_POINTS = 0.10  # a function's share above that of the other ranks
@@ -24,6 +28,7 @@ OF_95_PERCENT = 1.96
 TIME_PARTS = 20  # of a profile, by which one sees how a share changes with time
 OUTLIERS_SHOWN = 5
 TOP_SHOWN = 3
+_SUFFIX = ".stacks.json"
 
 Interval = tuple[int, int, str]  # begin_ns, end_ns, path
 StagesByThread: TypeAlias = dict[int, list[Interval]]
@@ -92,7 +97,50 @@ def _joined(times: Iterable[int], stages: Sequence[Interval]) -> Iterator[str]:
         yield inside[-1][2] if inside else NO_STAGE
 
 
-# --- files ---
+# --- those that `my_utils capture --stacks` has stored in the folders of a run ---
+
+
+@dataclass
+class StoredProfile:
+    """The profile of one request. records: a rank each, by its number. problems: what could not be
+    read."""
+
+    id: str = ""
+    records: list[StackRecord] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def newest_profile(
+    log_dirs: Sequence[str | os.PathLike[str]], ranks: Collection[int] | None = None
+) -> StoredProfile | None:
+    """The newest profile of a rank or more; None if there is none. ranks: only these."""
+    files: dict[str, list[Path]] = {}
+    for log_dir in log_dirs:
+        folder = captures_folder(log_dir)
+        for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else ():
+            files.setdefault(path.name.partition("__")[0], []).append(path)
+    for id in sorted(files, reverse=True):  # an id begins with its time
+        found = StoredProfile(id)
+        for path in files[id]:
+            _add(path, ranks, found)
+        if found.records:
+            found.records.sort(key=lambda record: record.rank)
+            return found
+    return None
+
+
+def _add(path: Path, ranks: Collection[int] | None, found: StoredProfile) -> None:
+    try:
+        record = read_record(read_whole(path, RECORD_BYTES_MAX, "a profile")[0])
+    except (OSError, ValueError) as error:
+        found.problems.append(f"the profile {path} cannot be read: {error}")
+        return
+    is_profile = record.samples and record.kind == "profile" and not record.refused
+    if is_profile and (ranks is None or record.rank in ranks):
+        found.records.append(record)
+
+
+# --- files to look at ---
 
 
 def speedscope(samples: Sequence[Sample], interval_ns: int, name: str) -> str:
@@ -152,7 +200,7 @@ def _slices(
     for sample in samples:
         names = [sample.stage, *(frame_title(frame) for frame in sample.frames)]
         is_next = sample.time_ns - last_ns <= 2 * interval_ns
-        shared = _shared([name for name, _ in open_ones], names) if is_next else 0
+        shared = shared_names([name for name, _ in open_ones], names) if is_next else 0
         end_ns = min(last_ns + interval_ns, sample.time_ns)
         yield from _closed(open_ones[shared:], end_ns, rank, tid, begin_ns)
         open_ones = [*open_ones[:shared], *((name, sample.time_ns) for name in names[shared:])]
@@ -160,7 +208,7 @@ def _slices(
     yield from _closed(open_ones, last_ns + interval_ns, rank, tid, begin_ns)
 
 
-def _shared(before: Sequence[str], now: Sequence[str]) -> int:
+def shared_names(before: Sequence[str], now: Sequence[str]) -> int:
     """How many names both begin with."""
     pairs = zip(before, now, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(before), len(now)))

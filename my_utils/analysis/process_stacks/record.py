@@ -3,10 +3,12 @@ them."""
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import msgspec
 
+from ... import _core
 from ...core.checked_json import Foreign, decoded
 
 RECORD_BYTES_MAX = 64 << 20  # of a file; ten seconds of four threads take 0.1 MB
@@ -99,3 +101,28 @@ def read_record(data: bytes) -> StackRecord:
     if not fine:
         raise Foreign("a number points to nothing")
     return record
+
+
+# --- of this process ---
+
+
+def own_stacks() -> list[Thread]:
+    """The Python stacks of all threads of this process, the first thread first.
+
+    They are read by addresses, without the interpreter's lock: threads run on meanwhile. Values of
+    locals are not read. RuntimeError if `why_off` says why not. Thread-safe.
+
+    >>> def work():
+    ...     return own_stacks()[0].frames
+    >>> frames = work()
+    >>> [frame.function for frame in frames[:2]]
+    ['own_stacks', 'work']
+    """
+    record = read_record(_core.read_stacks())
+    record.pid = os.getpid()
+    return record.threads()
+
+
+def why_off() -> str:
+    """Why stacks of this process cannot be read; "" when they can."""
+    return _core.stacks_off()

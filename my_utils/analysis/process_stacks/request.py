@@ -94,13 +94,8 @@ def _take(path: Path, label: str, result: Stacks) -> None:
         result.missing[label] = record.refused
     else:
         result.records.append(record)
-        _remove_dump(path, record)
-
-
-def _remove_dump(path: Path, record: StackRecord) -> None:
-    """A dump was shown; profiles stay."""
-    if record.kind == "dump":
-        path.unlink(missing_ok=True)
+        if record.kind == "dump":  # it was shown; profiles stay
+            path.unlink(missing_ok=True)
 
 
 def job_stacks(

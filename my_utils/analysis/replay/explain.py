@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .critical import Chain, critical_chain
-from .engine import lengths, replay
+from .engine import Chain, critical_chain, lengths, replay
 from .graph import Graph, Weights
 from .operations import Floats, numbers_of
 from .peers import Groups

@@ -10,14 +10,16 @@ import numpy as np
 
 from ...core.arguments import check_int
 from ...core.run_files.newest import is_run
+from ..verdict.causes import causes_of, causes_of_all
+from ..verdict.finding_causes import KINDS, host_of, known_part
 from ..verdict.load import NothingToJudge, load_run
 from ..verdict.loss import LEAST_SHARE
 from ..verdict.result import Verdict
 from ..verdict.rules import judge as judge_by_rules
 from ..verdict.run_data import RunData
 from .operations import Operations
-from .result import ReplayVerdict
-from .table_files import is_table
+from .result import ReplayFinding, ReplayVerdict
+from .table_files import SUFFIXES
 
 TRACES = (".json", ".json.gz")
 NSYS = (".sqlite",)
@@ -93,7 +95,6 @@ def _replayed(run: RunData, warmup: int | None) -> Verdict | None:
         return None
     from .judge import judge_operations
     from .read_run import operations_of_run
-    from .recorded_causes import add_recorded_causes
 
     operations = operations_of_run(run.recorded)
     if operations is None:
@@ -108,10 +109,29 @@ def _replayed(run: RunData, warmup: int | None) -> Verdict | None:
     for one in verdict.findings:
         if one.kind == "input" and workers.isdecimal():
             one.detail["num_workers"] = int(workers)
-    add_recorded_causes(run, verdict)
+    _add_recorded_causes(run, verdict)
     verdict.attempts, verdict.older_attempts = run.attempts, run.older_attempts
     verdict.notes += run.problems
     return verdict
+
+
+def _add_recorded_causes(run: RunData, verdict: ReplayVerdict) -> None:
+    """Adds "causes", and "cause" where one has half of the time, to the findings."""
+    first, last = verdict.first_step or 0, verdict.last_step or 0
+    columns = np.flatnonzero((run.steps >= first) & (run.steps <= last))
+    for one in verdict.findings:
+        is_known = one.kind in (*KINDS, "host hiccups") and one.since_step is None
+        if not is_known or not isinstance(one, ReplayFinding):
+            continue
+        host, rows = host_of(run, one.ranks, columns)
+        cost_ns = one.saves_ns_a_step
+        if one.steps and len(one.steps) < verdict.judged_steps:
+            there = np.isin(run.steps[columns], one.steps)
+            each_ns = cost_ns * verdict.judged_steps / len(one.steps)
+            found = causes_of(host, np.tile(np.where(there, each_ns, 0.0), (len(rows), 1)))
+        else:
+            found = causes_of_all(host, cost_ns, verdict.step_ns)
+        one.detail |= known_part(found)
 
 
 def verdict_of(
@@ -129,7 +149,12 @@ def verdict_of(
     names = [paths] if isinstance(paths, str) else list(paths)
     if holds_operations(names):
         return _of_other_files(names, ranks, steps, warmup)
-    return _of_run(names, ranks, steps, warmup)
+    try:
+        run = load_run(names, ranks, steps)
+    except NothingToJudge as error:
+        reason, *more = str(error).splitlines()
+        return Verdict("not judged", reason=reason, notes=more, paths=tuple(names))
+    return judge(run, warmup)
 
 
 def _of_other_files(
@@ -143,25 +168,10 @@ def _of_other_files(
         return ReplayVerdict("not judged", reason=str(error), paths=tuple(paths))
     if ranks is not None:
         operations = operations.kept(np.isin(operations.rank, sorted(ranks)))
-    return judge_operations(_of_steps(operations, steps), paths, warmup)
-
-
-def _of_run(
-    paths: Sequence[str], ranks: set[int] | None, steps: tuple[int, int] | None, warmup: int | None
-) -> Verdict:
-    try:
-        run = load_run(paths, ranks, steps)
-    except NothingToJudge as error:
-        reason, *more = str(error).splitlines()
-        return Verdict("not judged", reason=reason, notes=more, paths=tuple(paths))
-    return judge(run, warmup)
-
-
-def _of_steps(operations: Operations, steps: tuple[int, int] | None) -> Operations:
-    if steps is None:
-        return operations
-    first, last = steps
-    return operations.kept((operations.step >= first) & (operations.step < last))
+    if steps is not None:
+        kept = (operations.step >= steps[0]) & (operations.step < steps[1])
+        operations = operations.kept(kept)
+    return judge_operations(operations, paths, warmup)
 
 
 def _kind_of(path: str) -> str:
@@ -169,16 +179,18 @@ def _kind_of(path: str) -> str:
         if _files_in([path], TRACES) and not is_run(path):
             return "traces"
         return "nsys" if _files_in([path], NSYS) else ""
-    if is_table(path):
+    if not os.path.isfile(path):
+        return ""
+    if path.endswith(SUFFIXES):
         from .read_table import has_operations
 
         try:
             return "table" if has_operations(path) else ""
         except (OSError, ValueError):
             return ""
-    if path.endswith(TRACES) and os.path.isfile(path):
+    if path.endswith(TRACES):
         return "traces"
-    return "nsys" if path.endswith(NSYS) and os.path.isfile(path) else ""
+    return "nsys" if path.endswith(NSYS) else ""
 
 
 def _files_in(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:

@@ -6,22 +6,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..verdict.kinds import Kind
 from ..verdict.warmup import warmup_of
 from .clocks import with_one_clock
 from .engine import lengths, replay
-from .explain import LEAST, explain
-from .findings import finding_of
+from .explain import LEAST, Explained, explain
 from .graph import Graph, graph_of
 from .levels import CannotReplay
 from .operations import Operations
-from .result import ReplayVerdict
+from .result import Evidence, ReplayFinding, ReplayVerdict
 from .roles import Roles
 from .slowdown import slowdown_of
+from .suspects import Claim
 from .unrecorded import with_unrecorded
 
 OFF_MAX = 2e-4  # of a step: so far may a replay with nothing changed be from what was measured
 TOO_EARLY_SHARE = 0.01  # of the meetings, that a member leaves before the last one has come
 STEPS_MIN = 3
+
+KINDS: dict[Claim, Kind] = {
+    "slow rank": "straggler",
+    "slow host": "straggler",
+    "slow stage": "straggler",
+    "slow link": "communication",
+    "steps that stick out": "host hiccups",
+    "imbalance that moves": "moving imbalance",
+    "slower since": "slower since",
+    "slower over time": "throughput falls",
+    "checkpoint": "checkpoint",
+    "eval": "eval",
+    "input": "input",
+}
 
 
 def judge_operations(
@@ -75,8 +90,8 @@ def _judge(
     roles = Roles(graph, operations.stages, operations.hosts)
     verdict.slowdown = slowdown_of(graph)
     found, verdict.unknown_share = explain(graph, roles, least_share)
-    verdict.findings = [finding_of(one, graph, roles) for one in found]
-    verdict.status = "found" if found else "green"
+    verdict.findings = [_finding_of(one, graph, roles) for one in found]
+    verdict.status = "found" if found else "ok"
 
 
 def _graph_of(operations: Operations) -> tuple[Graph, Operations]:
@@ -99,12 +114,6 @@ def _leave_too_early(graph: Graph) -> bool:
     return graph.too_early > 1 + TOO_EARLY_SHARE * len(graph.meeting_name)
 
 
-def _off(graph: Graph) -> float:
-    """How far the replay with nothing changed is from what was measured, at most."""
-    replayed = lengths(graph, replay(graph, graph.weights))
-    return float(np.max(np.abs(replayed - graph.step_ns) / graph.step_ns.clip(1.0)))
-
-
 def _without_warmup(
     verdict: ReplayVerdict, operations: Operations, warmup: int | None
 ) -> Operations:
@@ -125,8 +134,57 @@ def _without_warmup(
 
 
 def _describe(verdict: ReplayVerdict, graph: Graph) -> None:
-    verdict.replay_off = _off(graph)
+    replayed = lengths(graph, replay(graph, graph.weights))
+    off = np.abs(replayed - graph.step_ns) / graph.step_ns.clip(1.0)
+    verdict.replay_off = float(np.max(off))
     verdict.step_ns = float(graph.step_ns.mean())
     verdict.judged_ranks = verdict.world_size = len(np.unique(graph.rank))
     verdict.judged_steps = len(graph.steps)
     verdict.first_step, verdict.last_step = int(graph.steps[0]), int(graph.steps[-1])
+
+
+# --- findings, with names instead of numbers ---
+
+
+def _finding_of(one: Explained, graph: Graph, roles: Roles) -> ReplayFinding:
+    suspect = one.suspect
+    saving = float(one.saving.mean())
+    evidence = _evidence(one, graph)
+    known = roles.are_stages and len(suspect.ranks) > 0
+    stages = {int(roles.names[roles.role_of_rank[roles.ranks == r][0]]) for r in suspect.ranks}
+    return ReplayFinding(
+        kind=KINDS[suspect.claim],
+        ranks=suspect.ranks,
+        hosts=(suspect.host,) if suspect.host else (),
+        stage=evidence[0].name if evidence else None,
+        cost_ns_a_step=saving,
+        share=one.share,
+        saves_ns_a_step=saving,
+        since_step=None if suspect.since is None else int(graph.steps[suspect.since]),
+        claim=suspect.claim,
+        pipeline_stage=stages.pop() if known and len(stages) == 1 else None,
+        low=one.low,
+        high=one.high,
+        steps=tuple(graph.steps[suspect.steps].tolist()),
+        evidence=evidence,
+    )
+
+
+def _evidence(one: Explained, graph: Graph) -> list[Evidence]:
+    """Where it lies: of each name what it takes on average, and what it would take."""
+    cut = one.suspect.cut
+    found = []
+    for name, share in one.where:
+        before = name.startswith("before ") and name not in graph.names
+        number = graph.names.index(name.removeprefix("before ") if before else name)
+        those = graph.name[cut.nodes] == number
+        if those.any():
+            part, off = (one.weights.gap, cut.gap) if before else (one.weights.own, cut.own)
+            took, less = part[cut.nodes][those], off[those]
+        else:
+            those = graph.meeting_name[cut.meetings] == number
+            took, less = one.weights.transfer[cut.meetings][those], cut.transfer[those]
+        if len(took):
+            usual = max(float(np.mean(took - less)), 0.0)  # times are rounded
+            found.append(Evidence(name, share, float(np.mean(took)), usual))
+    return found

@@ -7,6 +7,7 @@ the host, so runs on a GPU are not read.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..verdict.recorded_rank import Call, RecordedRank
 from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations, numbers_of
-from .trace_slices import END, Words
+from .read_traces import END, Words
 
 SIDES = {"send": SEND, "recv": RECEIVE}
 AT_ONCE_NS = 500_000  # from a call to its wait: so soon the caller blocks
@@ -177,15 +178,15 @@ def _end_unawaited(begin: Ints, end: Ints, meeting: Ints, called: Ints) -> None:
 
 def _common_steps(ranks: Sequence[RecordedRank]) -> Ints:
     """The steps that all ranks have, and in which all that recorded collectives did so."""
-    steps = None
+    found: list[Ints] = []
     for one in ranks:
         own = np.array(list(one.starts), np.int64)
         if one.calls:
             begins = np.array(list(one.starts.values()))
             at = np.searchsorted(begins, [call.begin_ns for call in one.calls], "right") - 1
             own = own[np.bincount(at[at >= 0], minlength=len(own)) > 0]
-        steps = own if steps is None else np.intersect1d(steps, own)
-    return np.zeros(0, np.int64) if steps is None else steps
+        found.append(own)
+    return functools.reduce(np.intersect1d, found)
 
 
 def _blocking(ranks: Sequence[RecordedRank]) -> dict[str, bool]:

@@ -7,14 +7,37 @@ of gloo. A step ends where the next one begins.
 
 from __future__ import annotations
 
+import re
+from array import array
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ...trace.chrome_json import TraceFileError
-from .operations import TOGETHER, Ints, Operations, numbers_of, occurrence_of
-from .trace_slices import STEP, Trace, Words
+from ...core.run_files.state import WORLD_SIZE_MAX
+from ...trace.chrome_json import ChromeJson, TraceFileError
+from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations, numbers_of, occurrence_of
+
+STEP = "ProfilerStep#"
+END = "end of step"
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+ON_HOST = ("cpu_op", "user_annotation")
+IS_COLLECTIVE = re.compile(r"nccl|rccl|gloo:", re.IGNORECASE)
+RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)")
+WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
+NAME_MAX = 80
+NUMBER_MAX = 1 << 62
+COLLECTIVES = 1 << 20  # lanes from here on
+
+
+class Words(dict[Any, int]):
+    """Numbers for words, in the order in which they come."""
+
+    def __missing__(self, word: Any) -> int:
+        self[word] = len(self)
+        return self[word]
 
 
 def read_traces(paths: Sequence[str]) -> Operations:
@@ -76,3 +99,155 @@ def _missing_steps(ranks: dict[int, dict[str, Ints]], columns: dict[str, Ints]) 
     for key in columns:
         columns[key] = columns[key][kept]
     return [f"{len(count) - len(common)} steps are not in the traces of all ranks, left out"]
+
+
+# --- one trace ---
+
+
+class Trace:
+    """One file: slices of the host and of the device, as columns lane, name, begin, end, group,
+    side and correlation; the steps; and when kernels were launched."""
+
+    def __init__(self, path: str, names: Words, groups: Words) -> None:
+        self.path, self._names, self._groups = path, names, groups
+        self.host: list[array[int]] = [array("q") for _ in range(7)]
+        self.device: list[array[int]] = [array("q") for _ in range(7)]
+        self.steps: dict[int, tuple[int, int]] = {}
+        self.launched: dict[int, int] = {}
+        self.main: set[int] = set()
+        self._threads = Words()
+        self.ungrouped = self.left_out = 0
+        source = ChromeJson(Path(path))
+        for event in source.events():
+            if isinstance(event, dict) and event.get("ph") == "X":
+                try:
+                    self._take(event)
+                except (KeyError, TypeError, ValueError, ArithmeticError):
+                    self.left_out += 1
+        info = source.metadata.get("distributedInfo")
+        found = RANK_IN_NAME.search(Path(path).name)
+        self.rank = int(found[1]) if found else None
+        rank = info.get("rank") if isinstance(info, dict) else None
+        if isinstance(rank, int) and 0 <= rank < WORLD_SIZE_MAX:
+            self.rank = rank
+        host = source.metadata.get("host_name")
+        self.host_name = host if isinstance(host, str) else ""
+
+    def _take(self, event: dict[str, Any]) -> None:
+        category, name, args = event.get("cat"), str(event.get("name")), event.get("args")
+        args = args if isinstance(args, dict) else {}
+        begin = _bounded(int(event["ts"] * 1000))
+        end = _bounded(begin + int(event.get("dur", 0) * 1000))
+        thread = self._threads[event.get("tid")]
+        if category == "user_annotation" and name.startswith(STEP):
+            number = name.removeprefix(STEP)
+            if number.isdigit():
+                self.steps[_bounded(int(number))] = (begin, end)
+                self.main.add(thread)
+        elif category in ON_DEVICE:
+            stream = args.get("stream")
+            lane = 1 + stream if isinstance(stream, int) else 0
+            self._add(self.device, lane, name, begin, end, args)
+        elif category in ON_HOST:
+            if name.startswith("autograd::engine"):
+                self.main.add(thread)
+            self._add(self.host, thread, name, begin, end, args)
+        elif category in ("cuda_runtime", "cuda_driver") and "correlation" in args:
+            self.launched[int(args["correlation"])] = begin
+
+    def _add(
+        self, columns: list[array[int]], lane: int, name: str, begin: int, end: int,
+        args: dict[str, Any],
+    ) -> None:  # fmt: skip
+        group, side = -1, TOGETHER
+        if IS_COLLECTIVE.search(name) and (columns is self.device or name.startswith("gloo:")):
+            call = str(args.get("Collective name", ""))
+            side = {"send": SEND, "recv": RECEIVE}.get(call, TOGETHER)
+            group = self._group(args, call) if side == TOGETHER else -1
+            name = f"{call} ({_short(name)})" if call else name
+            lane = lane if columns is self.device else COLLECTIVES
+        correlation = args.get("correlation", -1)
+        row = (
+            lane, self._names[_short(name)], begin, end, group, side,
+            correlation if isinstance(correlation, int) else -1,
+        )  # fmt: skip
+        for column, value in zip(columns, [_bounded(one) for one in row], strict=True):
+            column.append(value)
+
+    def _group(self, args: dict[str, Any], call: str) -> int:
+        ranks = args.get("Process Group Ranks")
+        if not ranks:
+            self.ungrouped += 1
+        whole = "..." not in str(ranks)
+        return self._groups[str(ranks) if whole else f"{ranks} {args.get('Process Group Name')}"]
+
+    def rows(self) -> dict[str, Ints]:
+        """The slices that count, each with its step; and where steps end."""
+        on_device = len(self.device[0]) > 0
+        columns = [np.array(one, np.int64) for one in (self.device if on_device else self.host)]
+        lane, name, begin, end, group, side, correlation = columns
+        launch = begin
+        if on_device:
+            known = np.array([self.launched.get(one, -1) for one in correlation.tolist()])
+            launch = np.where(known >= 0, known, begin)
+        else:
+            waiting = [number for word, number in self._names.items() if word in WAITS]
+            kept = np.isin(lane, sorted(self.main)) | (lane == COLLECTIVES)
+            lane, name, begin, end, group, side = (one[kept] for one in columns[:6])
+            which, begin, end = _pieces(lane, begin, end, np.isin(name, waiting))
+            lane, name, group, side = lane[which], name[which], group[which], side[which]
+            launch = begin
+        numbers = np.array(sorted(self.steps))
+        windows = np.array([self.steps[one] for one in numbers.tolist()]).reshape(-1, 2)
+        at = np.searchsorted(windows[:, 0], launch, "right") - 1
+        inside = (at >= 0) & (launch < windows[np.maximum(at, 0), 1])
+        step = numbers[np.maximum(at, 0)]
+        found = {"lane": lane, "name": name, "begin": begin, "end": end, "group": group,
+                 "side": side, "step": step}  # fmt: skip
+        found = {key: value[inside] for key, value in found.items()}
+        ends = self._ends(found, numbers, windows, on_device)
+        return {key: np.concatenate([value, ends[key]]) for key, value in found.items()}
+
+    def _ends(
+        self, found: dict[str, Ints], numbers: Ints, windows: Ints, on_device: bool
+    ) -> dict[str, Ints]:
+        step, at = numbers, windows[:, 1]
+        if on_device:  # the device is idle until the first kernel of the next step
+            step = np.unique(found["step"])
+            at = np.array([found["begin"][found["step"] == one].min() for one in step])
+            step, at = step[:-1], at[1:]
+        nothing = np.zeros(len(step), np.int64)
+        return {
+            "lane": nothing, "name": nothing + self._names[END], "begin": at, "end": at,
+            "group": nothing - 1, "side": nothing + TOGETHER, "step": step,
+        }  # fmt: skip
+
+
+def _bounded(number: int) -> int:
+    """OverflowError for what is no number of a trace."""
+    if not -NUMBER_MAX < number < NUMBER_MAX:
+        raise OverflowError
+    return number
+
+
+def _short(name: str) -> str:
+    """Without the arguments of templates and functions."""
+    return (
+        re.split(r"[<(]", name.removeprefix("void "), maxsplit=1)[0][:NAME_MAX] or name[:NAME_MAX]
+    )
+
+
+def _pieces(lane: Ints, begin: Ints, end: Ints, waits: Ints) -> tuple[Ints, Ints, Ints]:
+    """The slices that lie in no other one of their lane, without the waits in them: which slice
+    each piece is of, and when it begins and ends."""
+    found: list[tuple[int, int, int]] = []
+    last_lane, last_end = -1, 0
+    for place in np.lexsort((-end, begin, lane)).tolist():
+        if lane[place] != last_lane or begin[place] >= last_end or lane[place] == COLLECTIVES:
+            found.append((place, begin[place], end[place]))
+            last_lane, last_end = lane[place], end[place]
+        elif waits[place] and begin[place] >= found[-1][1]:
+            outer, first, _ = found.pop()
+            found += [(outer, first, begin[place]), (outer, end[place], last_end)]
+    pieces = np.array(found, np.int64).reshape(-1, 3)
+    return pieces[:, 0], pieces[:, 1], pieces[:, 2]

@@ -12,7 +12,6 @@ import numpy as np
 
 from .engine import lengths, replay
 from .graph import Graph, Weights
-from .operations import Floats, Ints
 from .peers import Groups
 
 
@@ -34,13 +33,10 @@ def slowdown_of(graph: Graph) -> Slowdown:
     no_gap = np.zeros_like(weights.gap)
     busy = Weights(weights.own, no_gap, weights.transfer)
     names = Groups(graph.name, len(graph.names))
-    mean = _means(graph.name, weights.own, len(graph.names))
+    counts = np.bincount(graph.name, minlength=len(graph.names))
+    mean = np.bincount(graph.name, weights.own, len(graph.names)) / np.maximum(counts, 1)
     own = np.where(graph.meets, names.medians(weights.own)[graph.name], mean[graph.name])
     meetings = Groups(graph.meeting_name, len(graph.names))
     transfer = meetings.medians(weights.transfer)[graph.meeting_name]
     ideal = Weights(own, no_gap, transfer)
     return Slowdown(*(float(lengths(graph, replay(graph, one)).mean()) for one in (busy, ideal)))
-
-
-def _means(number: Ints, values: Floats, count: int) -> Floats:
-    return np.bincount(number, values, count) / np.maximum(np.bincount(number, minlength=count), 1)

@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from ..verdict.change_points import SEGMENT_MIN, change_points
+from ..verdict.change_points import SEGMENT_MIN, largest_rise
 from ..verdict.kinds import kind_of_stage
 from ..verdict.quantiles import MAD_TO_SIGMA
-from .critical import Chain
+from .engine import Chain
 from .graph import Graph, Weights
 from .operations import Flags, Floats, Ints, numbers_of
 from .peers import Groups
@@ -67,7 +67,6 @@ class Suspect:
     cut: Cut
     ranks: tuple[int, ...] = ()
     host: str | None = None
-    stage: int | None = None
     since: int | None = None  # an index of a step
     steps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     noise: Callable[[], tuple[Weights, Cut]] | None = None  # the same cut where all is noise
@@ -206,11 +205,9 @@ class Bench:
 
     def _since(self, member: int) -> Iterator[Suspect]:
         """The rank is slow from a step on."""
-        changes = change_points(self.apart[member], CHANCE)
-        grown = [one for one in changes if one.after > one.before]
-        if not grown:
+        at = largest_rise(self.apart[member], CHANCE)
+        if at is None:
             return
-        at = max(grown, key=lambda one: one.after - one.before).at
         nodes = np.flatnonzero(self.roles.rank_index == member)
         yield self._changed(nodes, at, (self.own, self.gap), "slow rank", 1.05, (member,))
 
@@ -247,11 +244,11 @@ class Bench:
             middle = roles.peers.medians(values)
             excess = over_steps.medians(middle - across.others(middle))[same]
             cuts.append(excess[of_stage])
-        for role, name in enumerate(roles.names):
+        for role in range(len(roles.names)):
             nodes = np.flatnonzero(roles.role == role)
             cut = Cut(nodes, cuts[0][nodes], cuts[1][nodes])
             ranks = tuple(roles.ranks[roles.role_of_rank == role].tolist())
-            yield Suspect("slow stage", 1.1, cut, ranks, stage=name)
+            yield Suspect("slow stage", 1.1, cut, ranks)
 
     def _links(self) -> Iterator[Suspect]:
         links = self.roles.links
@@ -325,10 +322,9 @@ class Bench:
         graph = self.graph
         length = self._work_of_steps()
         values = (self.weights.own, self.weights.gap)
-        grown = [one for one in change_points(length, CHANCE) if one.after > one.before]
-        if not grown:
+        at = largest_rise(length, CHANCE)
+        if at is None:
             return
-        at = max(grown, key=lambda one: one.after - one.before).at
         if _follows(length) < MONOTONE or _jumps(length, at):
             everyone = np.arange(len(graph.rank))
             yield self._changed(everyone, at, values, "slower since", 2.0, ())

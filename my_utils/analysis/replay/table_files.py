@@ -1,10 +1,10 @@
-"""Columns of a table, CSV or Parquet, as arrays: text becomes numbers of words."""
+"""Columns of a table, CSV or Parquet, as arrays: text becomes numbers of words. And who meets whom
+by what they say."""
 
 from __future__ import annotations
 
 import csv
 import itertools
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.extras import require
 from ...core.trusted_open import open_without_waiting
-from .operations import Floats, Ints
+from .operations import Floats, Ints, numbers_of, occurrence_of
 
 SUFFIXES = (".csv", ".parquet")
 ROWS_AT_ONCE = 65536
@@ -149,6 +149,30 @@ def _joined(parts: list[Column], words: dict[str, int], path: str, name: str) ->
     return Column(values, tuple(words) if words else None)
 
 
-def is_table(path: str) -> bool:
-    """Whether it is a file whose name ends as a table's."""
-    return path.endswith(SUFFIXES) and os.path.isfile(path)
+# --- who meets whom ---
+
+
+def number_meetings(
+    meeting: Ints,
+    rows: Ints,
+    whole: dict[str, Ints],
+    place: tuple[Ints, ...],
+    own: tuple[Ints, ...],
+) -> None:
+    """Numbers the meetings of these rows: the same place and sequence; without a sequence the
+    first of a rank in a step meets the first of the others."""
+    if not rows.any():
+        return
+    if "sequence" in whole:
+        turn = whole["sequence"][rows]
+    else:
+        number, _ = numbers_of(whole["step"][rows], *(one[rows] for one in own))
+        turn = occurrence_of(number)
+    base = int(meeting.max(initial=-1)) + 1
+    meeting[rows] = base + numbers_of(*(one[rows] for one in place), turn)[0]
+
+
+def of_ranks(rank: Ints, values: Ints) -> dict[int, int]:
+    """The value of each rank in its first row."""
+    ranks, first = np.unique(rank, return_index=True)
+    return dict(zip(ranks.tolist(), values[first].tolist(), strict=True))

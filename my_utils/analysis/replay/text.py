@@ -45,7 +45,8 @@ def _judged(verdict: ReplayVerdict) -> Iterator[str]:
         yield from (f"  {line}" for line in _body(found[0], verdict))
         yield f"  next: {verdict.next_step()}"
     for one in found[1 : 1 + ALSO_MAX]:
-        yield f"also: {headline(one).lower()}: {_saves(one)}"
+        saves = f"{100 * one.share:.0f} % [{100 * one.low:.0f}, {100 * one.high:.0f}] of the step"
+        yield f"also: {headline(one).lower()}: {saves}"
     yield _foot(verdict)
     yield _judged_line(verdict)
     yield from (f"note: {note}" for note in verdict.notes[:NOTES_SHOWN])
@@ -112,10 +113,6 @@ def _if(one: ReplayFinding) -> str:
     if one.claim == "imbalance that moves":
         return "if the work of each step were spread evenly"
     return "without it"
-
-
-def _saves(one: ReplayFinding) -> str:
-    return f"{100 * one.share:.0f} % [{100 * one.low:.0f}, {100 * one.high:.0f}] of the step"
 
 
 def _every(steps: Sequence[int]) -> str:

@@ -52,14 +52,13 @@ from . import tables
 from .cells import Cells
 from .changes import StageChange, changes_of_stages
 from .data import RunFigures
+from .figures import Heat, heat_of, write_figures
 from .grid import Grid
-from .heat import Heat, heat_of
 from .judged import Source, judged_of, sync_pattern
-from .load import problems_of, read_ranks
+from .load import PURPOSE, problems_of, read_ranks
 from .on_ray import read_ranks_on_ray
 from .overlap import overlap_of
 from .page import StepTrace, page_text
-from .purpose import PURPOSE
 from .stragglers import Straggler, find_stragglers, why_not_judged
 from .waits import clock_offsets, segments_of, synchronising_stages
 
@@ -137,7 +136,8 @@ class Report:
 
     def __repr__(self) -> str:
         """One screen: the verdict, and the stages that take most time."""
-        return one_screen([*self._title(), *self._stage_lines()])
+        stages = table_lines(self._stage_rows(), left=1)
+        return one_screen([*self._title(), "", *stages, "", f"tables: {', '.join(TABLES)}"])
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -149,10 +149,6 @@ class Report:
         if self.verdict is not None:
             return self.verdict.lines()
         return [f"Report: {self.run['ranks']} ranks, {self.run['steps']} steps"]
-
-    def _stage_lines(self) -> list[str]:
-        names = ", ".join(TABLES)
-        return ["", *table_lines(self._stage_rows(), left=1), "", f"tables: {names}"]
 
     def _stage_rows(self) -> list[list[str]]:
         """A head, and the stages that take most time: the total, the own time and the mean."""
@@ -203,19 +199,14 @@ class Report:
         links: by the place of a straggler, the trace of its worst step. "-" and "/dev/stdout" are
         written to, a directory is refused.
         """
-        from .report_tables import tables_of
-        from .run_page import page_of
+        from .run_page import page_of_report
 
-        page = page_of(self.source)
-        page.tables = [*page.tables, *tables_of(self, links or {})]
-        page.problems = self.problems
+        text = page_text(page_of_report(self, links))
         with open_output(path) as file:
-            file.write(encoded(page_text(page)))
+            file.write(encoded(text))
 
     def save_figures(self, output: str | os.PathLike[str]) -> list[Path]:
         """The plots as step_time.png, rank_by_step.png and stages.png in the folder `output`."""
-        from .figures import write_figures
-
         return write_figures(self, Path(output))
 
 
@@ -311,8 +302,13 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
         ranks = ranks_of_run(read)
         cells.keep(ranks.kept, options.steps or EVER)
         report = _report(cells, ranks, problems, options)
-    report.source = _source_of(paths, options)
-    report.verdict = _verdict_of(report.source, ranks, problems)
+    wanted = None if options.ranks is None else frozenset(options.ranks)
+    names = tuple(os.fspath(path) for path in paths)
+    report.source = Source(names, wanted, options.steps, options.warmup, options.sync)
+    try:
+        report.verdict = judged_of(report.source, ranks, problems)
+    except NothingToJudge as error:
+        report.verdict = Verdict("not judged", reason=str(error).partition("\n")[0])
     return report
 
 
@@ -345,19 +341,6 @@ def _report(cells: Cells, ranks: RunRanks, problems: list[str], options: Options
         problems=problems,
         heat=heat_of(grid, sync, stragglers),
     )
-
-
-def _source_of(paths: Sequence[str | os.PathLike[str]], options: Options) -> Source:
-    ranks = None if options.ranks is None else frozenset(options.ranks)
-    names = tuple(os.fspath(path) for path in paths)
-    return Source(names, ranks, options.steps, options.warmup, options.sync)
-
-
-def _verdict_of(source: Source, ranks: RunRanks, problems: list[str]) -> Verdict:
-    try:
-        return judged_of(source, ranks, problems)
-    except NothingToJudge as error:
-        return Verdict("not judged", reason=str(error).partition("\n")[0])
 
 
 def _run_figures(grid: Grid, sync: list[int], waits: pd.DataFrame) -> RunFigures:

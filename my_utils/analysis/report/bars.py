@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.colours import stage_colour
+from ..verdict.kinds import UNTIMED
 from ..verdict.quantiles import median
 from ..verdict.run_data import Matrix, RunData
 
-UNTIMED = "untimed"
 OTHERS = "other stages"
 STAGES_MAX = 12  # of a bar; what is less becomes one part
 BARS_MAX = 64  # ranks; of more, those that waited least and most

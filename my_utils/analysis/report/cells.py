@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 
 from ... import _core
 from ..verdict.rank_cells import RankCells, numbered
 from ..verdict.rank_files import Columns
 from ..verdict.reduce import durations_of
+from ..verdict.run_data import Integers
 
 QUANTITIES = ("total_ns", "self_ns", "begin_ns", "last_begin_ns", "end_ns")
 # How the cells of threads become one; the others are added.
@@ -29,8 +29,6 @@ JOINED = {
 }  # fmt: skip
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(I?)B?", re.IGNORECASE)
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass

@@ -19,11 +19,12 @@ from ..process_stacks.profile import (
     by_stage,
     frame_title,
     function_shares,
+    newest_profile,
     outlier_lines,
     samples_in,
+    shared_names,
     stages_around,
 )
-from ..process_stacks.stored import newest_profile
 from ..verdict.rank_files import RankStages
 
 STAGES_MAX = 12  # those with most samples
@@ -186,7 +187,9 @@ def _tree(by_rank: ByRank) -> list[_Node]:
         (rank, [frame_title(frame) for frame in sample.frames])
         for rank, own in by_rank.items() for sample in own if sample.frames
     ]  # fmt: skip
-    skipped = max(_shared([names for _, names in stacks]) - 1, 0)
+    names_of = [names for _, names in stacks]
+    # As many as all of them begin with: the first and the last in order share no more.
+    skipped = max(shared_names(min(names_of), max(names_of)) - 1, 0) if stacks else 0
     nodes: list[_Node] = []
     places: dict[tuple[int, str], int] = {}
     for rank, names in stacks:
@@ -198,14 +201,6 @@ def _tree(by_rank: ByRank) -> list[_Node]:
             at = place
             nodes[at].counts[rank] += 1
     return _largest(nodes, {rank: len(own) for rank, own in by_rank.items()})
-
-
-def _shared(stacks: Sequence[list[str]]) -> int:
-    """How many names all of them begin with: as many as the first and the last in order."""
-    if not stacks:
-        return 0
-    pairs = zip(min(stacks), max(stacks), strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(map(len, stacks)))
 
 
 def _largest(nodes: list[_Node], totals: Mapping[int, int]) -> list[_Node]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
 from ..verdict.quantiles import median
+from ..verdict.run_data import Integers, Matrix
 from ..verdict.warmup import warmup_of
-from .cells import QUANTITIES, Cells, Integers
-
-Matrix: TypeAlias = npt.NDArray[np.float64]
+from .cells import QUANTITIES, Cells
 
 MOMENTS = slice(QUANTITIES.index("begin_ns"), None)  # the other quantities are durations
 KEPT_CELLS = 2_000_000  # of a quantity that are in memory at once; 80 MB for all five
@@ -30,17 +26,18 @@ class Grid:
         self.paths = cells.names()
         self._of_ranks = [one for _, one in sorted(cells.of_ranks.items())]
         self.ranks: Integers = np.array([one.rank for one in self._of_ranks], np.int64)
-        self.steps: Integers = _all_of([one.steps for one in self._of_ranks])
+        steps: set[int] = set()
+        for one in self._of_ranks:
+            steps.update(np.unique(one.steps).tolist())
+        self.steps: Integers = np.array(sorted(steps), np.int64)
         self.peers = np.array([peers[rank] for rank in self.ranks.tolist()])
         begins = QUANTITIES.index("begin_ns")
         self._start_ns = min((int(one.values[begins].min()) for one in self._of_ranks), default=0)
         self.begins, self.ends = self._whole_steps()
-        self.warmup = self._warmup() if warmup is None else min(warmup, len(self.steps))
-
-    def _warmup(self) -> int:
-        """0 where the run never left it: tables show what there is."""
-        found = warmup_of(self.step_ns())
-        return found if found < len(self.steps) else 0
+        if warmup is None:
+            found = warmup_of(self.step_ns())
+            warmup = found if found < len(self.steps) else 0  # never left: show what there is
+        self.warmup = min(warmup, len(self.steps))
 
     def step_ns(self) -> Matrix:
         """From the first begin to the last end of each step on each rank; NaN where it has none."""
@@ -112,10 +109,3 @@ class Grid:
             rows = self.peers == group
             result[rows] -= median(matrix[rows], 0)
         return result
-
-
-def _all_of(steps: list[Integers]) -> Integers:
-    found: set[int] = set()
-    for of_rank in steps:
-        found.update(np.unique(of_rank).tolist())
-    return np.array(sorted(found), np.int64)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 
+from ...core.extras import require
+from ...core.files import atomic_write
 from ...trace.inputs import FileSet
 from ..verdict.rank_cells import RankCells, cells_of_rank
-from ..verdict.rank_files import RankMetadata, last_run, read_rank
+from ..verdict.rank_files import RankMetadata, RankStages, last_run, read_rank
 from ..verdict.readers import read_side_by_side
 from ..verdict.run_ranks import RunRanks, left_out
 from .grid import Grid
-from .parquet import write_parquet
 
+PURPOSE = "my_utils report"  # under which messages say that a package is missing
 NAMED_AT_MOST = 20
+AS_READ = ("begin_ns", "end_ns", "tid", "cuda_ms", "attempt")  # columns of Parquet
 
 
 def read_ranks(
@@ -25,10 +29,29 @@ def read_ranks(
         rank = read_rank(file_set)
         cells = cells_of_rank(rank, steps)
         if parquet is not None:
-            write_parquet(rank if cells.is_automatic else last_run(rank), parquet)
+            _write_parquet(rank if cells.is_automatic else last_run(rank), parquet)
         return cells
 
     return read_side_by_side(file_sets, read)
+
+
+def _write_parquet(rank: RankStages, folder: str) -> None:
+    """Writes `folder`/rank=<rank>/data_0.parquet with the columns step, stage ("iter/forward"),
+    begin_ns, end_ns, tid, cuda_ms and attempt; a file that was there is replaced. folder: a path,
+    or a URI that pyarrow knows. Thread-safe."""
+    arrow = require("pyarrow", f"{PURPOSE} --parquet")
+    parquet = require("pyarrow.parquet", f"{PURPOSE} --parquet")
+    stages = arrow.DictionaryArray.from_arrays(rank.stages["path"], rank.paths)
+    columns = {"step": rank.stages["step"], "stage": stages.cast(arrow.string())}
+    columns |= {name: rank.stages[name] for name in AS_READ}
+    table = arrow.table(columns)
+    target = f"{folder}/rank={rank.metadata.rank}"
+    if "://" in folder:
+        parquet.write_table(table, f"{target}/data_0.parquet")
+        return
+    os.makedirs(target, exist_ok=True)
+    with atomic_write(f"{target}/data_0.parquet") as file:
+        parquet.write_table(table, file)
 
 
 def problems_of(grid: Grid, ranks: RunRanks, wanted: set[int] | None) -> list[str]:
@@ -41,17 +64,14 @@ def problems_of(grid: Grid, ranks: RunRanks, wanted: set[int] | None) -> list[st
         problems.append(f"{_named(stopped)} ended before step {end}, the last of the run")
     for rank, one in sorted(metadata.items()):
         problems.extend(f"rank {rank}: {error}" for error in one.errors)
-    for what, chosen in (
-        ("rows that could not be understood", [r for r, one in metadata.items() if one.bad_rows]),
-        ("records that were lost during the run",
-         [r for r, one in metadata.items() if one.dropped]),
-        ("a clock that was set during the run",
-         [r for r, one in metadata.items() if one.clock_steps]),
-        ("older runs in the same files, which are left out",
-         [r for r, one in metadata.items() if one.older_runs]),
-    ):  # fmt: skip
-        if chosen:
-            problems.append(f"{_named(sorted(chosen))} {_have(len(chosen))} {what}")
+    for what, name in (
+        ("rows that could not be understood", "bad_rows"),
+        ("records that were lost during the run", "dropped"),
+        ("a clock that was set during the run", "clock_steps"),
+        ("older runs in the same files, which are left out", "older_runs"),
+    ):
+        if chosen := sorted(rank for rank, one in metadata.items() if getattr(one, name)):
+            problems.append(f"{_named(chosen)} {_have(len(chosen))} {what}")
     return problems
 
 

@@ -22,8 +22,7 @@ from typing import IO, Any
 from ...core.extras import require
 from ...trace.inputs import FileSet
 from ..verdict.rank_cells import RankCells
-from .load import read_ranks
-from .purpose import PURPOSE
+from .load import PURPOSE, read_ranks
 
 RANKS_A_TASK = 32
 GET_RETRIES = "2"

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ...core.extras import require
 from ...core.trusted_open import open_without_waiting
-from .purpose import PURPOSE
+from .load import PURPOSE
 
 if TYPE_CHECKING:
     import pandas as pd

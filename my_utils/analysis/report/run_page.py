@@ -6,19 +6,22 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...core.ranges import as_ranges, ranges_text
 from ..verdict.device import by_the_device
 from ..verdict.rank_files import find_rank_files, last_run, read_rank
-from ..verdict.result import Verdict
-from ..verdict.run_data import RunData
 from .flames import Profiled
 from .judged import Source, judged
 from .page import Page, PageTrace
-from .page_tables import finding_table
+from .page_tables import finding_table, tables_of
 from .worst_step import WorstStep, spans_of
+
+if TYPE_CHECKING:
+    from .analysis import Report
+    from .page import StepTrace
 
 RANKS_IN_STEP = 4
 TRACE_BYTES_MAX = 4_000_000  # before it is deflated to about a tenth
@@ -29,7 +32,8 @@ def page_of(source: Source) -> Page:
     profiled = Profiled(source.paths, source.ranks)
     run, verdict = judged(source, profiled.take)
     run = by_the_device(run) or run
-    page = Page(run, verdict, _sync_stages(run, verdict), verdict.warmup)
+    meet = {point.stage for point in run.sync_points or ()} | {*verdict.inferred}
+    page = Page(run, verdict, [name for name in run.stages if name in meet], verdict.warmup)
     page.tables = [finding_table(verdict.findings)]
     page.flames = profiled.flames()
     step = _worst_column(page)
@@ -40,9 +44,13 @@ def page_of(source: Source) -> Page:
     return page
 
 
-def _sync_stages(run: RunData, verdict: Verdict) -> list[str]:
-    recorded = {point.stage for point in run.sync_points or ()}
-    return [name for name in run.stages if name in recorded or name in verdict.inferred]
+def page_of_report(report: Report, links: dict[int, StepTrace] | None = None) -> Page:
+    """The page of what a report was read from, with its tables. links: by the place of a
+    straggler, the trace of its worst step."""
+    page = page_of(report.source)
+    page.tables = [*page.tables, *tables_of(report, links or {})]
+    page.problems = report.problems
+    return page
 
 
 def _worst_column(page: Page) -> int | None:

@@ -32,8 +32,8 @@ from ...core.public import public
 from ..verdict.change_points import change_points
 from ..verdict.probability import poisson_tail, t_tail
 from ..verdict.quantiles import median, spread_of
-from .cells import Integers
-from .grid import Grid, Matrix
+from ..verdict.run_data import Integers, Matrix
+from .grid import Grid
 from .waits import Segments, working_paths
 
 FALSE_NAMES = 0.01
@@ -222,7 +222,8 @@ def _priced(
         result.since = _since(grid, first)
         if result.since is not None:
             here &= grid.steps >= result.since
-    excess = np.sum([_on_all_steps(grid, one) for one in group], axis=0)
+    judged = np.sum([np.nan_to_num(one.excess_ns) for one in group], axis=0)
+    excess = np.concatenate([np.zeros(grid.warmup), judged])
     if segments.sync:
         last = segments.rank == first.row
         blamed = last & np.isin(segments.lost_path, [one.path for one in group]) & here
@@ -238,10 +239,6 @@ def _priced(
     over_ns = np.nanmedian(first.excess_ns[first.steps])
     result.slower_percent = round(100 * float(over_ns) / max(first.middle_ns, 1), 2)
     return result
-
-
-def _on_all_steps(grid: Grid, one: _Found) -> Matrix:
-    return np.concatenate([np.zeros(grid.warmup), np.nan_to_num(one.excess_ns)])
 
 
 def _since(grid: Grid, one: _Found) -> int | None:

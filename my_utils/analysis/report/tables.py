@@ -10,9 +10,10 @@ from ... import _core
 from ...core.extras import require
 from ..verdict.quantiles import median, quantile_of
 from ..verdict.rank_files import GROUPS, RankMetadata
-from .cells import Cells, Integers, RankOfCells
-from .grid import Grid, Matrix
-from .purpose import PURPOSE
+from ..verdict.run_data import Integers, Matrix
+from .cells import Cells, RankOfCells
+from .grid import Grid
+from .load import PURPOSE
 from .waits import NOBODY, Segments
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ import numpy as np
 
 from ..verdict.quantiles import median
 from ..verdict.rank_files import SEPARATOR
-from .cells import Integers
-from .grid import Grid, Matrix
+from ..verdict.run_data import Integers, Matrix
+from .grid import Grid
 
 # Ends that spread less than a quarter of the starts coincide.
 SPREAD_RATIO = 0.25
@@ -124,12 +124,13 @@ def synchronising_stages(grid: Grid, offsets: Matrix, pattern: re.Pattern[str] |
         begins, ends = (moments - offsets for moments in grid.of(path, "last_begin_ns", "end_ns"))
         if pattern is not None or _spread(ends) < SPREAD_RATIO * _spread(begins):
             when[path] = float(median(begins - grid.begins))
-    inner = [path for path in when if not any(_inside(grid, other, path) for other in when)]
+    names = [grid.paths[path] for path in when]
+    inner = [
+        path
+        for path in when
+        if not any(name.startswith(grid.paths[path] + SEPARATOR) for name in names)
+    ]
     return sorted(inner, key=lambda path: when[path])
-
-
-def _inside(grid: Grid, path: int, around: int) -> bool:
-    return grid.paths[path].startswith(grid.paths[around] + SEPARATOR)
 
 
 def working_paths(grid: Grid, sync: list[int]) -> list[int]:

@@ -15,19 +15,18 @@ from outside: the finding is "inferred".
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .change_points import change_points
-from .hosts import shared_hosts
-from .kinds import Kind, kind_of_stage
-from .loss import LEAST_SHARE, LOW_SHARE, Integers, Loss, Remaining
+from .change_points import parts_of
+from .kinds import Kind, kind_of_slow_stage
+from .loss import LEAST_SHARE, LOW_SHARE, Loss, Remaining
 from .quantiles import median, spread_of
-from .run_data import Matrix
+from .run_data import Integers, Matrix
 from .work import Work, medians_of_others, over_others
 
 COVERED = 0.8
@@ -38,6 +37,8 @@ SLOW_MAX = 0.6  # of the ranks: were more slow, the others would be the exceptio
 ALIKE = 0.5  # of the factors of two parts, if they are slow alike
 STANDS_OUT = 3.0  # times what the next rank waits less
 AT_TIMES = 0.25  # of its mean, that the usual loss is below where it comes in some steps only
+HOST_RANKS = 2  # slow ones, at least, with which their host is named
+HOST_SHARE = 0.75  # of its ranks
 IRREGULAR = 0.6  # scatter of an excess, as a share of it, from which on it is not steady work
 
 
@@ -56,15 +57,13 @@ class _Slow:
     def part(self) -> int | None:
         """The part that covers enough of the excess, unless it meets or all are slow alike."""
         top = int(self.parts_ns.argmax())
-        covers = self.parts_ns[top] >= COVERED * self._while_slow()
+        while_slow = float(self.level_ns[self.level_ns > 0].mean())
+        covers = self.parts_ns[top] >= COVERED * while_slow
         return top if covers and not self.factor and top not in self.inside else None
 
     def is_partly_hidden(self) -> bool:
         """Whether it is slow in a stage of which only the part before the meeting can be seen."""
         return not self.factor and int(self.parts_ns.argmax()) in self.inside
-
-    def _while_slow(self) -> float:
-        return float(self.level_ns[self.level_ns > 0].mean())
 
 
 def blame(work: Work, left: Remaining, hosts: list[str]) -> None:
@@ -127,12 +126,10 @@ def _slow_ranks(work: Work, own: Matrix) -> list[_Slow]:
 def _level(excess: Matrix, least: float) -> Matrix:
     """The excess as levels over steps, 0 if it is small or no steady level."""
     level = np.zeros(len(excess))
-    edges = [0, *(change.at for change in change_points(excess, FALSE_CHANGES)), len(excess)]
-    for first, last in itertools.pairwise(edges):
-        part = excess[first:last]
-        middle = float(np.median(part)) if len(part) else 0.0
-        if middle >= least and (part >= middle / 2).mean() >= STEADY_SHARE:
-            level[first:last] = middle
+    for part in parts_of(excess, FALSE_CHANGES):
+        middle = float(np.median(excess[part]))
+        if middle >= least and (excess[part] >= middle / 2).mean() >= STEADY_SHARE:
+            level[part] = middle
     return level
 
 
@@ -209,13 +206,29 @@ def _by_cause(work: Work, own: Matrix, slow: list[_Slow], hosts: list[str]) -> l
     return losses
 
 
+def shared_hosts(slow: Sequence[int], hosts: Sequence[str]) -> set[str]:
+    """The hosts most of whose ranks, at least two, are slow. A run on one host shares that host
+    always, so none is named there. slow: places in `hosts`, which has the host of each rank.
+
+    >>> shared_hosts([2, 3], ["a", "a", "b", "b"]), shared_hosts([3], ["a", "a", "b", "b"])
+    ({'b'}, set())
+    """
+    sizes, counts = Counter(hosts), Counter(hosts[row] for row in slow)
+    if len(sizes) < 2:
+        return set()
+    return {
+        host
+        for host, count in counts.items()
+        if count >= HOST_RANKS and count >= HOST_SHARE * sizes[host]
+    }
+
+
 def _loss(work: Work, group: list[_Slow], hosts: tuple[str, ...], saved_ns: Matrix) -> Loss:
     parts = {one.part() for one in group}
     part = parts.pop() if len(parts) == 1 else None
     kind: Kind = "straggler"
     if part is not None:
-        kind = kind_of_stage(work.parts[part]) or "straggler"
-        kind = "straggler" if kind == "communication" else kind
+        kind = kind_of_slow_stage(work.parts[part])
     elif not hosts and all(one.irregular for one in group):
         kind = "host hiccups"
     rows = np.array([one.row for one in group], np.int64)

@@ -41,14 +41,22 @@ def change_points(values: Series, chance: float) -> list[Change]:
     >>> change_points(np.repeat([5.0, 9.0], [20, 30]), 0.001)
     [Change(at=20, before=5.0, after=9.0)]
     """
-    places = sorted(_places(values, chance))
-    edges = [0, *places, len(values)]
-    levels = [
-        float(np.median(values[first:last]))
-        for first, last in itertools.pairwise(edges)
-        if last > first
-    ]
-    return [Change(at, levels[i], levels[i + 1]) for i, at in enumerate(places)]
+    parts = parts_of(values, chance)
+    levels = [float(np.median(values[part])) for part in parts]
+    return [Change(part.start, levels[i], levels[i + 1]) for i, part in enumerate(parts[1:])]
+
+
+def parts_of(values: Series, chance: float) -> list[slice]:
+    """The parts between the changes; none is empty."""
+    edges = [0, *sorted(_places(values, chance)), len(values)]
+    return [slice(first, last) for first, last in itertools.pairwise(edges) if last > first]
+
+
+def largest_rise(values: Series, chance: float) -> int | None:
+    """Where the series rises most; None where it does not rise."""
+    rises = [one for one in change_points(values, chance) if one.after > one.before]
+    most = max(rises, key=lambda one: one.after - one.before, default=None)
+    return None if most is None else most.at
 
 
 def _places(values: Series, chance: float) -> list[int]:

@@ -24,7 +24,7 @@ from .device_cells import device_times, leaves_of, of_the_device
 from .kinds import kind_of_stage
 from .quantiles import median
 from .rank_files import SEPARATOR
-from .run_data import GpuTimes, Matrix, RunData
+from .run_data import GpuTimes, Integers, Matrix, RunData
 
 LAUNCH = "launch"
 LEAST_STEPS = 0.8
@@ -35,8 +35,6 @@ LONG_STAGE = 0.1  # of the device's time
 LEAST_TIMED = 0.5  # of the steps, in which a stage of the device has GPU times
 ALIKE = 0.9  # of the last rank's time to enqueue a step, that others must take to be launch-bound
 AHEAD_MAX = 0.5  # of a step, from which on a host may be held back by a full queue
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""How a run ended, if it did not end as it should: a sentence."""
+"""Which processes of a run are alive, and how it ended if that was not as it should."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ...core.bounded_read import read_whole
 from ...core.checked_json import object_of
 from ...core.ranges import ranks_text
+from ...core.run_files.ranks import find_ranks
 from .rank_cells import RankCells
 
 RUN_FILE = "run.json"
@@ -29,6 +33,27 @@ def run_file_of(paths: Sequence[str]) -> dict[str, Any]:
     return {}
 
 
+def command_of(run_file: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command in a `run.json`; () where it has none."""
+    command = run_file.get("command")
+    is_command = isinstance(command, list) and all(isinstance(word, str) for word in command)
+    return tuple(command) if command and is_command else ()
+
+
+def states_of(paths: Sequence[str], ranks: npt.NDArray[np.int64]) -> tuple[tuple[bool, ...], bool]:
+    """Of each rank whether its process ended normally, and whether any of them lives. A rank
+    that left neither journal nor heartbeat counts as one that ended."""
+    states: dict[int, str] = {}
+    for path in paths:
+        if not os.path.isdir(path):
+            continue
+        for rank in find_ranks(path).ranks:
+            if rank.worker == 0:
+                states[rank.rank] = rank.state
+    known = [states.get(rank, "closed") for rank in ranks.tolist()]
+    return tuple(state == "closed" for state in known), "running" in known
+
+
 def ending_of(
     ranks: Sequence[RankCells], has_ended: Mapping[int, bool], run_file: Mapping[str, Any]
 ) -> str:
@@ -39,10 +64,12 @@ def ending_of(
     """
     statuses = run_file.get("exit_statuses")
     known = statuses if isinstance(statuses, dict) else {}
-    ends = sorted(
-        (one.metadata.end_ns, _how(one, has_ended, known), one.metadata.rank, _last_step(one))
-        for one in ranks
-    )
+    ends = []
+    for one in ranks:
+        step = max((attempt.last for attempt in one.attempts.values()), default=0)
+        what = _how(one, has_ended, known)
+        ends.append((one.metadata.end_ns, what, one.metadata.rank, step))
+    ends.sort()
     bad = [place for place, (_, what, _, _) in enumerate(ends) if what != EXITED]
     # A rank that exits before another fails is why that one fails.
     ends = [one for place, one in enumerate(ends) if bad and (place < bad[0] or place in bad)]
@@ -83,7 +110,3 @@ def _error_of(rank: RankCells) -> str:
     """The name of the exception that ended the last attempt of its process."""
     ends = [note for note in rank.notes if note.name == "my_utils.run_end"]
     return ends[-1].pairs.get("error", "") if ends else ""
-
-
-def _last_step(rank: RankCells) -> int:
-    return max((attempt.last for attempt in rank.attempts.values()), default=0)

@@ -8,14 +8,13 @@ the step, so that each share is the least that it can be.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from .causes import causes_of, causes_of_all
 from .kinds import UNTIMED, Kind, is_of_the_host
 from .result import Finding
-from .run_data import HOST_COUNTERS, HOST_STATES, Matrix, RunData
+from .run_data import HOST_COUNTERS, HOST_STATES, Integers, Matrix, RunData
 from .stage_costs import NOT_AT_ALL
 
 KINDS: tuple[Kind, ...] = (
@@ -24,8 +23,6 @@ KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 RANKS_READ = 64  # of those of a finding
 ENDS = 8  # that part of the steps at each end shows what has changed
-
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def add_causes(run: RunData, findings: Sequence[Finding], columns: Integers) -> None:

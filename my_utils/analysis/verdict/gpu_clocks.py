@@ -6,9 +6,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
-from .run_data import Matrix
+from .run_data import Integers, Matrix
 
 LOWER = 0.95  # of the others' clock
 OFTEN = 0.5  # of the readings, in which a reason holds
@@ -22,8 +21,6 @@ REASONS = (
     ("sync boost", 0x10),
 )
 """Bits of nvmlClocksEventReasons, the most telling first."""
-
-Integers = npt.NDArray[np.int64]
 
 
 def lower_clock(counters: Mapping[str, Matrix], rows: Integers) -> dict[str, object]:

@@ -12,7 +12,6 @@ make it, they are host hiccups of many ranks.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -20,11 +19,11 @@ import numpy.typing as npt
 
 from .blame import COVERED, FALSE_CHANGES, alike, is_regular
 from .causes import causes_of, worker_of
-from .change_points import change_points
-from .kinds import Kind, kind_of_stage
-from .loss import LEAST_SHARE, LOW_SHARE, Integers, Loss, Remaining
+from .change_points import parts_of
+from .kinds import Kind, kind_of_slow_stage
+from .loss import LEAST_SHARE, LOW_SHARE, Loss, Remaining
 from .quantiles import median
-from .run_data import Matrix
+from .run_data import Integers, Matrix
 from .work import Work, over_others
 
 SCATTERS = 5.0
@@ -81,11 +80,9 @@ def hiccups(work: Work, left: Remaining, host: Mapping[str, Matrix] | None = Non
 
 def levels_of(series: Matrix) -> Matrix:
     """The series as its levels, which change at change points."""
-    edges = [0, *(change.at for change in change_points(series, FALSE_CHANGES)), len(series)]
     levels = np.empty(len(series))
-    for first, last in itertools.pairwise(edges):
-        if last > first:
-            levels[first:last] = np.median(series[first:last])
+    for part in parts_of(series, FALSE_CHANGES):
+        levels[part] = np.median(series[part])
     return levels
 
 
@@ -149,8 +146,7 @@ def _loss(work: Work, rows: Integers, events: Mask, sizes: Matrix, saved: Matrix
         part = None
     kind: Kind = "host hiccups"
     if part is not None:
-        kind = kind_of_stage(work.parts[part]) or "straggler"
-        kind = "straggler" if kind == "communication" else kind
+        kind = kind_of_slow_stage(work.parts[part])
     steps = np.flatnonzero(events[rows].any(0))
     loss = Loss(kind, saved, rows, part)
     loss.detail = {
@@ -231,7 +227,7 @@ def moving_imbalance(
             break
     if float(saved.mean()) < LEAST_SHARE * work.step_ns:
         return
-    if not detail and _most_often_last(own) >= ONE_RANKS:
+    if not detail and np.bincount(own.argmax(0)).max() / own.shape[1] >= ONE_RANKS:
         return  # it does not move: that rank is slow, and too little of it can be seen
     apart = float(np.median(np.abs(own - own.mean(0))))
     if not detail and apart < BROAD * float(seen.mean()):
@@ -241,11 +237,6 @@ def moving_imbalance(
     detail["spread_ns"] = float((own.max(0) - own.min(0)).mean())
     left.losses.append(Loss(kind, saved, detail=detail))
     left.parts[:] = left.parts.mean(0)
-
-
-def _most_often_last(own: Matrix) -> float:
-    """In which part of the steps the same rank has most to do."""
-    return float(np.bincount(own.argmax(0)).max() / own.shape[1])
 
 
 def _follows(left: Remaining, own: Matrix) -> float:

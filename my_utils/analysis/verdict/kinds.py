@@ -67,6 +67,12 @@ def kind_of_stage(stage: str) -> Kind | None:
     return _BY_NAME.get(stage.rpartition("/")[2].lower())
 
 
+def kind_of_slow_stage(stage: str) -> Kind:
+    """The kind of a finding about ranks that are slow in the stage."""
+    kind = kind_of_stage(stage)
+    return "straggler" if kind is None or kind == "communication" else kind
+
+
 def is_of_the_host(stage: str) -> bool:
     """Whether the stage, or one around it, is work of the host even if CUDA events are around it.
 
@@ -76,6 +82,6 @@ def is_of_the_host(stage: str) -> bool:
     return any(_BY_NAME.get(name.lower()) in _OF_THE_HOST for name in stage.split("/"))
 
 
-def blocks_green(kind: Kind) -> bool:
+def is_costly(kind: Kind) -> bool:
     """Whether a finding of this kind is one that costs, and not only something to know."""
     return kind not in _INFORMS

@@ -24,10 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .last_in_fsdp import lateness_of
-from .loss import LEAST_SHARE, LOW_SHARE, Integers, Loss, Remaining
+from .loss import LEAST_SHARE, LOW_SHARE, Loss, Remaining
 from .ready_times import ReadyTimes
-from .run_data import Matrix, RunData
+from .run_data import Integers, Matrix, RunData
 from .work import Work, over_others
 
 STEPS_LEAST = 5
@@ -52,6 +51,18 @@ class _Last:
     wait_ns: float
     saved_ns: float
     steps: int
+
+
+@dataclass
+class _Lateness:
+    """row: of the rank for which the others wait most. place: of the collective at which they do,
+    None where several have a part in it. is_last: of each step, whether the rank came last there;
+    if there is no place, whether it made the others wait most. waited_ns: of each step."""
+
+    row: int
+    place: int | None
+    is_last: npt.NDArray[np.bool_]
+    waited_ns: Matrix
 
 
 def last_inside(run: RunData, work: Work, left: Remaining, columns: Integers) -> None:
@@ -186,12 +197,40 @@ def _named_in_collectives(moments: Matrix, bound_ns: float) -> _Last | None:
     ranks, steps, places = moments.shape
     if steps < STEPS_LEAST:
         return None
-    late = lateness_of(moments, bound_ns, AT_BUCKET)
+    late = _lateness(moments, bound_ns, AT_BUCKET)
     share = float(late.is_last.mean())
     if share < OFTEN or _by_chance(int(late.is_last.sum()), steps, ranks, places - 1) > CHANCE:
         return None
     waited_ns = float(np.median(late.waited_ns))
     return _Last(late.row, late.place, share, share, waited_ns, waited_ns, steps)
+
+
+def _lateness(moments: Matrix, bound_ns: float, near: float) -> _Lateness:
+    """Of collectives for which ranks wait, as in FSDP: a rank that comes late to one comes to the
+    next as early as the others, who waited for it. So what the others lose at a collective is how
+    much later than they it came, less what was late at the one before already.
+
+    moments: rank × step × (begin, then collectives), ns. near: the share of what a rank costs that
+    a collective and the next one must have.
+
+    >>> moments = np.array([[[0.0, 5e6, 30e6, 34e6]], [[0.0, 5e6, 10e6, 34e6]]])
+    >>> late = _lateness(moments, 1e6, 0.5)
+    >>> late.row, late.place, late.waited_ns.tolist()
+    (0, 1, [20000000.0])
+    """
+    order = np.sort(moments, axis=0)
+    last, second = order[-1], order[-2]
+    gaps = np.where(moments == last, moments - second, moments - last)  # negative if not last
+    new = np.maximum(gaps[..., 1:] - np.maximum(gaps[..., :-1], 0), 0)
+    usual = np.median(new, axis=1)
+    row = int(usual.sum(1).argmax())
+    place = int(usual[row].argmax())
+    if usual[row, place : place + 2].sum() <= near * usual[row].sum():
+        whole = new.sum(2)
+        is_last = (whole.argmax(0) == row) & (whole[row] > bound_ns)
+        return _Lateness(row, None, is_last, whole[row])
+    waited = new[row, :, place : place + 2].sum(1)
+    return _Lateness(row, place, new[row, :, place] > bound_ns, waited)
 
 
 def _by_chance(count: int, steps: int, ranks: int, buckets: int) -> float:

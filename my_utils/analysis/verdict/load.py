@@ -17,15 +17,14 @@ import numpy.typing as npt
 from ... import _core
 from ...core.ranges import rank_ranges
 from ...trace.inputs import FileSet
-from .endings import ending_of, run_file_of
+from .endings import command_of, ending_of, run_file_of, states_of
 from .load_ready import STAGE, ready_of_rank, ready_of_run
-from .rank_cells import EVER, Integers, RankCells, cells_of_rank, for_the_verdict, peers_of
+from .rank_cells import EVER, RankCells, cells_of_rank, for_the_verdict, peers_of
 from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_rank_files, read_rank
 from .readers import read_side_by_side
 from .recorded_rank import RecordedRank
-from .run_data import GpuTimes, Matrix, RunData, SyncKind, SyncPoint
+from .run_data import GpuTimes, Integers, Matrix, RunData, SyncKind, SyncPoint
 from .run_ranks import RunRanks, problems_of, ranks_of_run
-from .states import command_of, states_of
 
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
 STEPS_KEPT = 1000  # at least, however many ranks there are
@@ -87,14 +86,17 @@ def run_of(
     kept = ranks.kept
     if not kept:
         empty = [
-            f"rank {one.metadata.rank}: {why}" for one in ranks.read for why in _why_empty(one)
+            f"rank {one.metadata.rank}: {why}"
+            for one in ranks.read
+            for why in one.metadata.errors or ["no stage has ended in its files"]
         ]
         raise NothingToJudge("\n".join([*problems, *empty]) or "no rank was found")
     run = _as_arrays(kept, ranks.shifts, steps or EVER, bounds)
     run.problems = [*problems, *problems_of(ranks), *run.problems]
     run.world_size = 0 if wanted is not None else max(one.metadata.world_size for one in kept)
     run.older_attempts = max(one.metadata.older_runs for one in kept)
-    run.repeated = _repeated(kept)
+    if again := [one.repeated for one in kept if one.repeated is not None]:
+        run.repeated = min(first for first, _ in again), max(last for _, last in again)
     run.recorded = _recorded(kept, ranks.shifts)
     run_file = run_file_of(names)
     run.paths, run.command = list(names), command_of(run_file)
@@ -103,10 +105,6 @@ def run_of(
         has_ended = dict(zip(run.ranks.tolist(), run.ended, strict=True))
         run.ending = ending_of(kept, has_ended, run_file)
     return run
-
-
-def _why_empty(rank: RankCells) -> list[str]:
-    return rank.metadata.errors or ["no stage has ended in its files"]
 
 
 def _read_all(
@@ -129,11 +127,6 @@ def _recorded(ranks: list[RankCells], shifts: dict[int, int]) -> list[RecordedRa
     return found
 
 
-def _repeated(ranks: Sequence[RankCells]) -> tuple[int, int] | None:
-    bounds = [one.repeated for one in ranks if one.repeated is not None]
-    return (min(one[0] for one in bounds), max(one[1] for one in bounds)) if bounds else None
-
-
 # --- all ranks ---
 
 
@@ -144,7 +137,8 @@ def _as_arrays(
     bounds: tuple[float, int],
 ) -> RunData:
     _core.give_back_memory()  # of the rows
-    numbers = np.unique(np.concatenate([_once(one.cells["step"]) for one in ranks]))
+    columns = (one.cells["step"] for one in ranks)  # which rise
+    numbers = np.unique(np.concatenate([steps[_firsts(steps)] for steps in columns]))
     numbers = numbers[(numbers >= steps[0]) & (numbers < steps[1])]
     if not len(numbers):
         raise NothingToJudge(f"no step of {steps[0]}:{steps[1]} is in the files")
@@ -376,11 +370,6 @@ def _columns_of(steps: Integers, numbers: Integers) -> tuple[Integers, npt.NDArr
         return at, (at >= 0) & (at < len(numbers))
     at = np.minimum(np.searchsorted(numbers, steps), len(numbers) - 1)
     return at, numbers[at] == steps
-
-
-def _once(steps: Integers) -> Integers:
-    """Of steps that rise, each one once."""
-    return steps[_firsts(steps)]
 
 
 def _firsts(steps: Integers) -> Integers:

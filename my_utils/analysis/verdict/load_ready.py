@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ...core.run_files.row_metadata import whole_number
 from .rank_files import Note
 from .ready_times import Bucket, ReadyTimes
-from .run_data import NS_IN_US
+from .run_data import NS_IN_US, Integers
 
 VALUES_MAX = 25_000_000  # ranks × steps × buckets, 200 MB; beyond it, steps spread evenly
 STEPS_KEPT = 100  # at least, however many ranks there are
@@ -20,7 +20,6 @@ STAGE = "backward"
 
 GPU_SHARE = 0.5  # of the steps that must have the GPU's times, for these to count
 
-Integers = npt.NDArray[np.int64]
 Row = tuple[int, int, str]  # attempt, step, times
 
 

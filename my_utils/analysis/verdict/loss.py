@@ -6,15 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .kinds import Kind
-from .run_data import Matrix
+from .run_data import Integers, Matrix
 
-LEAST_SHARE = 0.10  # of a step: what costs less keeps nothing from being green
+LEAST_SHARE = 0.10  # of a step: what costs less leaves a run ok
 LOW_SHARE = 0.03  # of a step: ranks that are slow by so much together may be a finding
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass

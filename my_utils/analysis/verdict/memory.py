@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from .run_data import Matrix
+from .run_data import Integers, Matrix
 
 PARTS = 10
 RISES_MIN = 8  # of the nine differences
@@ -22,9 +21,7 @@ LAST_PARTS = 3
 LAST_SHARE = 0.5  # of the mean slope, that the slope of the last parts must have
 LEAST_GROWTH = 0.08  # of the memory at the beginning
 LEAST_SUSPICIOUS = 0.005
-NAMES = {"allocated_bytes": "device memory", "rss_bytes": "memory"}
-
-Integers = npt.NDArray[np.int64]
+MEMORY_NAMES = {"allocated_bytes": "device memory", "rss_bytes": "memory"}
 
 
 @dataclass
@@ -37,15 +34,11 @@ class Growth:
     growth: float
     rows: Integers
 
-    @property
-    def is_found(self) -> bool:
-        return self.growth >= LEAST_GROWTH
-
 
 def growth_of(counters: Mapping[str, Matrix], columns: Integers) -> Growth | None:
     """Of the memory that grows most; None if none does."""
     found: list[Growth] = []
-    for counter, name in NAMES.items():
+    for counter, name in MEMORY_NAMES.items():
         if counter not in counters:
             continue
         slopes, growths = _slopes(counters[counter][:, columns]).T

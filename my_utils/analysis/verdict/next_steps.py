@@ -1,4 +1,5 @@
-"""What to do next for each kind of finding: the line to change, else a command to learn more.
+"""What to do next for each kind of finding: the line to change, else a command to learn more; and
+where this user finds a page of the documentation.
 
 While a process lives, a capture of it tells most. Of a run that has ended it is the next run under
 `my_utils run` with a capture of the ranks that were named, of rank 0 if none was; and where its
@@ -7,8 +8,10 @@ command is not known the report of all stages.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ...core.ranges import as_ranges, ranges_text
@@ -38,6 +41,8 @@ LESS_COLLECTING = "gc.freeze() before the loop: collections leave out what is th
 WORKERS = "num_workers={workers} in the DataLoader, now {now}"
 FEW_WORKERS = 4
 STEPS_AROUND = 3
+
+_TREE = Path(__file__).parents[3]
 
 
 def change_for(kind: Kind, detail: Mapping[str, Any]) -> str | None:
@@ -92,3 +97,16 @@ def next_command(
         command=shlex.join(command),
         steps=f"{max(middle - STEPS_AROUND, 0)}:{middle + STEPS_AROUND}",
     )
+
+
+def page_path(page: str) -> str:
+    """The path of a page, relative where it is in or below the current folder; "" where my_utils is
+    installed without its documentation. page: such as "docs/runs/slow-rank.md"."""
+    path = _TREE / page
+    if not path.is_file():
+        return ""
+    try:
+        relative = os.path.relpath(path)
+    except OSError:  # the current folder is gone
+        return str(path)
+    return str(path) if relative.startswith(os.pardir) else relative

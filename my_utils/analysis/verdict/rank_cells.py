@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .device_cells import device_times, rows_with_gpu_times
 from .rank_files import (
@@ -29,6 +28,7 @@ from .run_data import (
     LOADER_COUNTERS,
     LOADER_DELAY,
     LOADER_READ,
+    Integers,
     Matrix,
 )
 from .tracks import training_rows
@@ -49,8 +49,6 @@ COUNTERS = {
 }
 OF_TABLES = ("count", "total_ns")  # of the columns of cells
 ATTEMPT = 1 << 40  # steps of attempts are keyed as attempt × ATTEMPT + step until all are known
-
-Integers = npt.NDArray[np.int64]
 
 
 class Attempt(NamedTuple):

@@ -163,7 +163,7 @@ def read_rank(file_set: FileSet) -> RankStages:
     return RankStages(
         metadata, _full_names(result["paths"]), parents, stages, result["tags"],
         _columns(result["counters"], result["counter_count"]), result["counter_names"],
-        [_note(attempt, text) for attempt, _, _, text in result["notes"]],
+        [Note(attempt, *_name_and_pairs(text)) for attempt, _, _, text in result["notes"]],
     )  # fmt: skip
 
 
@@ -222,10 +222,6 @@ def _columns(columns: dict[str, bytes], count: int) -> Columns:
         is_whole = len(data) == count * dtype.itemsize
         found[name] = np.ndarray(count, dtype, data, 0, None if is_whole else (0,))
     return found
-
-
-def _note(attempt: int, text: str) -> Note:
-    return Note(attempt, *_name_and_pairs(text))
 
 
 @functools.lru_cache(maxsize=256)  # ranks say the same of their run

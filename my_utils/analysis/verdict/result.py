@@ -7,11 +7,11 @@ from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from ...core.notebook import html_text
 from ...core.public import public
-from .kinds import Kind, blocks_green
+from .kinds import Kind, is_costly
 
-Status = Literal["green", "found", "not judged"]
+Status = Literal["ok", "found", "not judged"]
 
-_COLOURS: dict[Status, str] = {"green": "#009e73", "found": "#d55e00", "not judged": "#8a8f98"}
+_COLOURS: dict[Status, str] = {"ok": "#009e73", "found": "#d55e00", "not judged": "#8a8f98"}
 
 
 class EvidenceData(TypedDict):
@@ -205,10 +205,10 @@ class ReplayData(TypedDict):
 class VerdictData(TypedDict):
     """A verdict as plain data.
 
-    status: "green", nothing costs 10 % of a step; "found"; "not judged", then `reason` says why.
+    status: "ok", nothing costs 10 % of a step; "found"; "not judged", then `reason` says why.
     ending: how the run ended, where it did not end normally.
     next: what to do about the first finding: a line to change, or a command that tells more.
-    findings: the most costly first; of a green run only what is worth knowing.
+    findings: the most costly first; of a run that is ok only what is worth knowing.
     step_ms: the mean of a judged step.
     untimed_share: of a step, what is in no stage.
     warmup: steps at the beginning that were left out.
@@ -298,9 +298,9 @@ def _plain(value: Any) -> Any:
 class Verdict:
     """What bounds a run.
 
-    status: "green", nothing costs 10 % of a step and all that green needs was there; "found";
-    "not judged", then `reason` says why. findings: the most costly first; of a green run only what
-    is worth knowing ("not judged inside", "compute", "warm-up").
+    status: "ok", nothing costs 10 % of a step and all that was needed was there; "found";
+    "not judged", then `reason` says why. findings: the most costly first; of a run that is ok only
+    what is worth knowing ("not judged inside", "compute", "warm-up").
     warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
     attempts, older_attempts, repeated, ending: as in RunData.
     step_ns: the mean of a judged step. hangs: a process that is alive makes no progress, if
@@ -342,8 +342,8 @@ class Verdict:
 
     @property
     def costly(self) -> list[Finding]:
-        """The findings that keep the run from being green."""
-        return [one for one in self.findings if blocks_green(one.kind)]
+        """The findings that keep the run from being ok."""
+        return [one for one in self.findings if is_costly(one.kind)]
 
     def lines(self, width: int = 100) -> list[str]:
         """The verdict for a terminal: at most twelve lines of at most `width` characters, plain."""

@@ -23,10 +23,10 @@ from .device import DeviceView, device_view, has_gpu_times
 from .finding_causes import add_causes
 from .gpu_clocks import errors_of, lower_clock
 from .hiccups import hiccups, moving_imbalance
-from .kinds import blocks_green
+from .kinds import is_costly
 from .last_in_backward import last_inside
-from .loss import LEAST_SHARE, Integers, Loss, Remaining
-from .memory import Growth, growth_of
+from .loss import LEAST_SHARE, Loss, Remaining
+from .memory import LEAST_GROWTH, MEMORY_NAMES, growth_of
 from .quantiles import median
 from .result import Finding, Verdict
 from .run_data import (
@@ -36,6 +36,7 @@ from .run_data import (
     LOADER_COUNTERS,
     LOADER_DELAY,
     LOADER_READ,
+    Integers,
     Matrix,
     RunData,
 )
@@ -76,7 +77,12 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     verdict.step_ns = max(work.step_ns for work, _ in groups)  # the run ends with its slowest
     findings = _compared(run, groups, columns)
     if view is not None and view.is_launch_bound:
-        findings = [one for one in findings if not _is_launching(one, view)]
+        # Of a stage of the device that is long on all ranks the time is launching, named once.
+        findings = [
+            one
+            for one in findings
+            if one.stage not in view.stages or len(one.ranks) != len(run.ranks)
+        ]
     _explain_input(run, findings, columns)
     _explain_clocks(run, findings, columns)
     add_causes(run, findings, columns)
@@ -86,11 +92,11 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     for one in findings:
         waits = bool(meetings.inferred) and bool(one.detail.get("waits_in"))
         one.inferred = waits or "inside_ns" in one.detail
-    findings.sort(key=lambda one: (not blocks_green(one.kind), -one.cost_ns_a_step))
+    findings.sort(key=lambda one: (not is_costly(one.kind), -one.cost_ns_a_step))
     verdict.findings = findings
     verdict.inferred = tuple(meetings.inferred)
-    verdict.status = "found" if verdict.costly else "green"
-    if verdict.status == "green" and meetings.undecided is not None:
+    verdict.status = "found" if verdict.costly else "ok"
+    if verdict.status == "ok" and meetings.undecided is not None:
         _leave_undecided(verdict, *meetings.undecided)
     return verdict
 
@@ -246,7 +252,7 @@ def _compared(
     run: RunData, groups: Sequence[tuple[Work, Remaining]], columns: Integers
 ) -> list[Finding]:
     findings = [
-        _finding(run, work, loss, _name(work, loss), columns)
+        _finding(run, work, loss, None if loss.part is None else work.parts[loss.part], columns)
         for work, left in groups
         for loss in left.losses
     ]
@@ -257,10 +263,6 @@ def _compared(
         for loss, stage in shared_stages(work, left):
             findings.append(_finding(run, work, loss, stage, columns))
     return _joined(findings)
-
-
-def _name(work: Work, loss: Loss) -> str | None:
-    return None if loss.part is None else work.parts[loss.part]
 
 
 def _finding(run: RunData, work: Work, loss: Loss, stage: str | None, columns: Integers) -> Finding:
@@ -334,39 +336,21 @@ def _of_the_device(view: DeviceView | None, verdict: Verdict) -> list[Finding]:
     return []
 
 
-def _is_launching(one: Finding, view: DeviceView) -> bool:
-    """Whether it is a stage of the device that is long on all ranks: in a run that is bound by
-    launches that time is launching, which is named once."""
-    return one.stage in view.stages and len(one.ranks) == len(view.run.ranks)
-
-
 def _of_memory(run: RunData, columns: Integers, verdict: Verdict) -> list[Finding]:
     growth = growth_of(run.counters, columns)
     if growth is None:
-        verdict.memory = "memory steady" if _has_memory(run) else "memory not recorded"
+        is_recorded = any(name in run.counters for name in MEMORY_NAMES)
+        verdict.memory = "memory steady" if is_recorded else "memory not recorded"
         return []
     megabytes = growth.bytes_a_step / 1e6
     verdict.memory = (
         f"{growth.name} {megabytes:+.1f} MB a step since step {verdict.first_step}: suspicious"
     )
-    return [_memory_finding(run, growth, verdict)] if growth.is_found else []
-
-
-def _has_memory(run: RunData) -> bool:
-    return any(name in run.counters for name in ("rss_bytes", "allocated_bytes"))
-
-
-def _memory_finding(run: RunData, growth: Growth, verdict: Verdict) -> Finding:
-    return Finding(
-        "memory grows",
-        ranks=tuple(run.ranks[growth.rows].tolist()),
-        since_step=verdict.first_step,
-        detail={
-            "what": growth.name,
-            "bytes_a_step": growth.bytes_a_step,
-            "growth": growth.growth,
-        },
-    )
+    if growth.growth < LEAST_GROWTH:
+        return []
+    ranks = tuple(run.ranks[growth.rows].tolist())
+    detail = {"what": growth.name, "bytes_a_step": growth.bytes_a_step, "growth": growth.growth}
+    return [Finding("memory grows", ranks, since_step=verdict.first_step, detail=detail)]
 
 
 def _of_warmup(run: RunData, columns: Integers) -> list[Finding]:

@@ -17,6 +17,7 @@ from .ready_times import ReadyTimes
 from .recorded_rank import RecordedRank
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
+Integers: TypeAlias = npt.NDArray[np.int64]
 SyncKind: TypeAlias = Literal["collective", "ddp", "fsdp", "pipeline", "clip"]
 
 DEVICE_KINDS = ("cpu", "cuda")

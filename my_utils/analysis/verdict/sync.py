@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from .loss import LEAST_SHARE
 from .quantiles import median
-from .run_data import Matrix, RunData
+from .run_data import Integers, Matrix, RunData
 
 SPREAD_RATIO = 0.25  # ends that spread less than a quarter of the begins coincide
 LATE_STEPS = 0.5  # of the root mean square of the begins' spread, from which on a step counts
@@ -31,8 +31,6 @@ LEAST_SPREAD_NS = 20_000.0
 LEAST_SPREAD = 0.001  # of a step: with less there is no wait to find
 MIRROR_RATIO = 0.25
 LEAST_PRESENT = 0.5  # of the ranks and steps that have the stage
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -48,11 +46,6 @@ class Meetings:
     inferred: list[str] = field(default_factory=list)
     pipelines: list[str] = field(default_factory=list)
     undecided: tuple[str, float] | None = None
-
-    def stages_of(self, group: Integers) -> Integers:
-        """The stages in which a group meets."""
-        found: Integers = np.flatnonzero(self.meets[group].any(0))
-        return found
 
 
 def meetings_of(run: RunData, columns: Integers) -> Meetings:
@@ -83,13 +76,11 @@ def _recorded(run: RunData, meets: npt.NDArray[np.bool_], peers: Integers) -> li
     leader = np.arange(len(run.ranks))
     stages = {name: number for number, name in enumerate(run.stages)}
     for point in run.sync_points or ():
-        rows = (
-            np.flatnonzero(np.isin(run.ranks, point.members))
-            if point.members
-            else np.arange(len(run.ranks))
-        )
-        if len(rows) < 2 and len(point.members) != 0 and len(point.members) < 2:
+        if len(point.members) == 1:
             continue
+        rows = np.arange(len(run.ranks))
+        if point.members:
+            rows = np.flatnonzero(np.isin(run.ranks, point.members))
         if point.stage in stages:
             meets[rows, stages[point.stage]] = True
         if len(rows):
@@ -105,7 +96,7 @@ def _inferred(run: RunData, columns: Integers, group: Integers) -> list[int]:
     if len(group) < 2 or not len(columns):
         return []
     at = np.ix_(group, columns)
-    least = _least_spread(_usual_step(run, at))
+    least = _least_spread(float(median(run.step_ns[at])))
     hosts = {run.hosts[row] for row in group.tolist()}
     is_aligned = len(hosts) == 1 or run.clock_error_ns is not None
     by_clock = least
@@ -124,11 +115,6 @@ def _inferred(run: RunData, columns: Integers, group: Integers) -> list[int]:
         ):
             found.append(stage)
     return found
-
-
-def _usual_step(run: RunData, at: tuple[Integers, ...]) -> float:
-    """ns."""
-    return float(median(run.step_ns[at]))
 
 
 def _least_spread(step_ns: float) -> float:
@@ -174,7 +160,7 @@ def _undecided(run: RunData, columns: Integers, group: Integers) -> list[tuple[s
     if len(group) < 2 or not len(columns):
         return []
     at = np.ix_(group, columns)
-    step_ns = _usual_step(run, at)
+    step_ns = float(median(run.step_ns[at]))
     found = []
     for stage, name in enumerate(run.stages):
         own, rest = _from_the_middle(run, at, stage)

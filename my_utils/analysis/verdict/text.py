@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...core.ranges import ranks_text
 from ...core.units import count_text, ms_text, percent_text
-from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, blocks_green
+from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, is_costly
 from .last_in_backward_text import INSIDE_PAGE, last_lines, last_short
-from .next_steps import change_for, is_collection, next_command
-from .pages import page_path
+from .next_steps import change_for, is_collection, next_command, page_path
 from .result import Finding, Verdict
 
 LINES_MAX = 12
+LEAST_WIDTH, MOST_WIDTH = 60, 120
 ALSO_MAX = 3
 RANGES_SHOWN = 8
 NOTES_SHOWN = 2
@@ -81,6 +82,11 @@ _LIKE_OTHERS: dict[Kind, str] = {
 }
 
 
+def terminal_width() -> int:
+    """For `terminal_lines`: that of the terminal, within limits."""
+    return min(max(shutil.get_terminal_size((100, 24)).columns, LEAST_WIDTH), MOST_WIDTH)
+
+
 def terminal_lines(verdict: Verdict, width: int) -> list[str]:
     foot = list(_foot(verdict))
     head = ending_lines(verdict, width)
@@ -143,7 +149,7 @@ def _judged(verdict: Verdict, width: int) -> Iterator[str]:
     yield from (f"also: {_also(one, verdict)}" for one in others[:ALSO_MAX])
     if len(others) > ALSO_MAX:
         yield f"and {len(others) - ALSO_MAX} more, see --json"
-    known = [one for one in verdict.findings if not blocks_green(one.kind)]
+    known = [one for one in verdict.findings if not is_costly(one.kind)]
     yield from (f"  {_also(one, verdict)}" for one in known[:1])
 
 
@@ -178,9 +184,9 @@ def _foot(verdict: Verdict) -> Iterator[str]:
 
 def _of_attempts(verdict: Verdict) -> str:
     """
-    >>> _of_attempts(Verdict("green", attempts=2, repeated=(35, 39)))
+    >>> _of_attempts(Verdict("ok", attempts=2, repeated=(35, 39)))
     ' of 2 attempts, steps 35:40 done again'
-    >>> _of_attempts(Verdict("green", older_attempts=1))
+    >>> _of_attempts(Verdict("ok", older_attempts=1))
     '; 1 older attempt left out'
     """
     text = f" of {verdict.attempts} attempts" if verdict.attempts > 1 else ""

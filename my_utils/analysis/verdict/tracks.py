@@ -29,7 +29,10 @@ def training_rows(rank: RankStages) -> Mask:
     many steps as the thread with most; where `my_utils run` recorded, it is the thread of that
     timer. Rows of collectives count nowhere.
     """
-    is_stage = stage_rows(rank)
+    tags = rank.stages["tag"]
+    is_stage = np.ones(len(tags), bool)
+    if COLLECTIVES_TAG in rank.tags:
+        is_stage = tags != rank.tags.index(COLLECTIVES_TAG)
     stages = chosen(rank.stages, is_stage)
     attempts = stages["attempt"]
     kept = np.zeros(len(attempts), bool)
@@ -37,15 +40,6 @@ def training_rows(rank: RankStages) -> Mask:
         kept[attempts == attempt] = _rows_of_attempt(rank, rows)
     is_stage[is_stage] = kept
     return is_stage
-
-
-def stage_rows(rank: RankStages) -> Mask:
-    """The rows that are stages, and not calls of collectives."""
-    tags = rank.stages["tag"]
-    if COLLECTIVES_TAG not in rank.tags:
-        return np.ones(len(tags), bool)
-    found: Mask = tags != rank.tags.index(COLLECTIVES_TAG)
-    return found
 
 
 def _rows_of_attempt(rank: RankStages, stages: Columns) -> Mask:

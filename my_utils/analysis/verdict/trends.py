@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .change_points import change_points
+from .change_points import largest_rise
 from .loss import LEAST_SHARE, Loss, Remaining
 from .quantiles import median
 from .run_data import Matrix
@@ -109,10 +109,9 @@ def _above_the_begin(series: Series) -> Series:
 
 def _two_levels(series: Series) -> tuple[Series, int] | None:
     """The series as two levels, parted at the largest change that rises."""
-    changes = [c for c in change_points(series, FALSE_CHANGES) if c.after > c.before]
-    if not changes:
+    at = largest_rise(series, FALSE_CHANGES)
+    if at is None:
         return None
-    at = max(changes, key=lambda change: change.after - change.before).at
     levels = np.empty(len(series))
     levels[:at], levels[at:] = np.median(series[:at]), np.median(series[at:])
     return levels, at

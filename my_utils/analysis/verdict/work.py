@@ -13,20 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from .inside_meetings import own_inside
-from .kinds import UNTIMED
+from .kinds import UNTIMED, kind_of_stage
 from .quantiles import median
-from .run_data import Matrix, RunData
+from .rank_files import SEPARATOR
+from .run_data import Integers, Matrix, RunData
 from .sync import Meetings, leave_together
 
-SEPARATOR = "/"
 SAMPLE_RANKS = 16
 AROUND = 0.8  # of a step, from which on a stage with others inside is around the step
+ONE_RUN = 0.01  # of a step: a stage that ran once in it takes as long as from its begin to its end
 FEW_RANKS = 8  # up to so many, the median of the others is taken without the rank itself
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -166,8 +163,8 @@ def over_others(values: Matrix) -> Matrix:
 
 def work_of(run: RunData, meetings: Meetings, rows: Integers, columns: Integers) -> Work:
     """columns: the judged steps, all of which these ranks have."""
-    meeting_stages = meetings.stages_of(rows)
     meets = meetings.meets[rows]
+    meeting_stages: Integers = np.flatnonzero(meets.any(0))
     tail = _after_the_last_meeting(run, rows, meeting_stages)
     before = np.where(np.isin(columns - 1, columns), columns - 1, columns)
     at = np.ix_(rows, columns)
@@ -189,7 +186,7 @@ def work_of(run: RunData, meetings: Meetings, rows: Integers, columns: Integers)
     meeting_parts = [part_of[at] for at in meeting_stages.tolist()]
     inside = np.zeros_like(in_meetings)
     if meets[:, meeting_stages].all() and not meetings.pipelines:
-        inside = own_inside(run, rows, columns, meeting_stages, together)
+        inside = _own_inside(run, rows, columns, meeting_stages, together)
     for place, part in enumerate(meeting_parts):
         own[..., part] += inside[..., place]
     return Work(
@@ -256,4 +253,59 @@ def _at_the_end(run: RunData, rows: Integers) -> Matrix:
         np.fmax(ends, run.ends[rows, :, stage], out=ends)
     rest = run.step_begins[rows] + run.step_ns[rows] - ends
     result: Matrix = np.maximum(np.nan_to_num(rest, nan=0.0, neginf=0.0, posinf=0.0), 0)
+    return result
+
+
+# --- inside meetings ---
+
+
+def _own_inside(
+    run: RunData, rows: Integers, columns: Integers, meetings: Integers, together: list[bool]
+) -> Matrix:
+    """The work of a rank inside meetings that ranks leave one by one: rank × step × meeting, ns; 0
+    if it is not known.
+
+    Under DDP that broadcasts buffers, and under FSDP, ranks meet in `forward` and again in
+    `backward`. A rank that is slow in forward leaves it late, and the others wait for it in
+    backward: over the sum of both its own work and their wait cancel. So each meeting is looked at
+    by itself. A rank waits in it no longer than until the last one enters, counted on its own clock
+    from the end of the last meeting of the step before, which all leave together. What is longer
+    than that, and than the shortest stay of a rank in that step, is the rank's own.
+
+    It is known of a meeting before the last one of a step, in which these ranks compute, which runs
+    once in a step, and which they do not leave together; and only if they leave the last one
+    together. columns: the judged steps. meetings: the stages in which all of these ranks meet.
+    """
+    found = np.zeros((len(rows), len(columns), len(meetings)))
+    if len(rows) < 2 or len(meetings) < 2:
+        return found
+    here = np.ix_(rows, columns)
+    entered = run.begins[here][..., meetings] - run.step_begins[here][..., None]
+    places = np.nanmedian(entered, axis=(0, 1)) if np.isfinite(entered).any((0, 1)).all() else None
+    if places is None or not together[int(places.argmax())]:
+        return found
+    left = run.ends[..., meetings[int(places.argmax())]][np.ix_(rows, np.maximum(columns - 1, 0))]
+    left[:, columns == 0] = np.nan
+    step_ns = float(np.nanmean(run.step_ns[here]))
+    for at, stage in enumerate(meetings.tolist()):
+        stay = run.totals[..., stage][here]
+        lengths = run.ends[..., stage][here] - run.begins[..., stage][here]
+        once = float(np.nan_to_num(np.abs(lengths - stay)).mean()) <= ONE_RUN * step_ns
+        computes = kind_of_stage(run.stages[stage]) != "communication"
+        if at != int(places.argmax()) and not together[at] and computes and once:
+            found[..., at] = _longer_than_its_wait(run.begins[..., stage][here] - left, stay)
+    return found
+
+
+def _longer_than_its_wait(entered: Matrix, stay: Matrix) -> Matrix:
+    """Both rank × step, ns. entered: since the meeting before.
+
+    The second of these ranks waits for the first, the third one takes longer itself:
+
+    >>> entered, stay = np.array([[5.0], [1.0], [5.0]]), np.array([[6.0], [10.0], [9.0]])
+    >>> _longer_than_its_wait(entered, stay).ravel().tolist()
+    [0.0, 0.0, 3.0]
+    """
+    own = np.maximum(stay - (entered.max(0) - entered), stay.min(0))
+    result: Matrix = np.nan_to_num(own - own.min(0), nan=0.0)
     return result

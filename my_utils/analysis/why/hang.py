@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NotRequired, cast
 
-from ...core.run_files.state import Rank
 from ..live.collectives import dumps_in
 from ..live.poll import Snapshot, SnapshotRequest, as_data, take_snapshot
 from ..live.result import CauseData, FlightRecorderData, HangData, SuspectData
@@ -126,9 +125,8 @@ def find_hang(
     busy = [rank for rank in seen.found.ranks if rank.stack and rank.state != "closed"]
     if not busy:  # a process that waits between its trainings hangs in nothing
         return None
-    lives = any(_lives(rank) for rank in seen.found.ranks)
+    lives = any(
+        rank.alive and (rank.beat_age_s is None or rank.beat_age_s < GONE_AFTER_S)
+        for rank in seen.found.ranks
+    )
     return HungRun(seen, stacks_of(seen) if lives else None)
-
-
-def _lives(rank: Rank) -> bool:
-    return rank.alive and (rank.beat_age_s is None or rank.beat_age_s < GONE_AFTER_S)

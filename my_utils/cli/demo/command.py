@@ -87,9 +87,10 @@ def run_ranks(log_dir: Path, ranks: int, steps: int, balance: bool) -> None:
                 stack.callback(_end, worker)
                 workers.append(worker)
             _wait(workers)
-        failed = _first_failure(workers)
-        if failed is not None:
-            raise DemoError(_describe(failed, workers[failed].returncode, Path(scratch)))
+        failed = [rank for rank, worker in enumerate(workers) if worker.returncode]
+        if failed:  # one killed by a signal comes first: its death raises in the others
+            first = min(failed, key=lambda rank: workers[rank].returncode)
+            raise DemoError(_describe(first, workers[first].returncode, Path(scratch)))
 
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> None:
@@ -105,12 +106,6 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
         worker.kill()
         worker.wait()
         worker.returncode = 0  # our doing, not its failure
-
-
-def _first_failure(workers: list[subprocess.Popen[bytes]]) -> int | None:
-    """The rank to report. One killed by a signal comes first: its death raises in the others."""
-    failed = [rank for rank, worker in enumerate(workers) if worker.returncode]
-    return min(failed, key=lambda rank: workers[rank].returncode, default=None)
 
 
 def _describe(rank: int, code: int, scratch: Path) -> str:

@@ -93,15 +93,15 @@ def _overlapping(ranks: Sequence[Rank]) -> set[str]:
     others. A process whose start is not known has always been there."""
     labels: set[str] = set()
     began = float("inf")
-    for rank in sorted(ranks, key=_last_sign_s, reverse=True):
-        if labels and _last_sign_s(rank) < began:
+    for rank in sorted(ranks, key=last_sign_s, reverse=True):
+        if labels and last_sign_s(rank) < began:
             break
         labels.add(rank.label)
         began = min(began, float("-inf") if rank.began_s is None else rank.began_s)
     return labels
 
 
-def _last_sign_s(rank: Rank) -> float:
+def last_sign_s(rank: Rank) -> float:
     """When the process was there for certain; Unix time by its clock."""
     if rank.state == "running":
         return float("inf")

@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import my_utils.analysis.diff
-from my_utils.analysis.diff.blocks import block_of
 from my_utils.analysis.diff.comparison import compare
-from my_utils.analysis.diff.intervals import TRIMMED, drawn_means, sample
+from my_utils.analysis.diff.intervals import TRIMMED, block_of, drawn_means, sample
 
 from . import series as planted
 from .series import STAGES, run
@@ -38,7 +37,7 @@ DEVIATIONS = (0.002, 0.005)  # of runs from each other
 RUNS = 5
 AGREE_WITHIN = 0.05  # of the interval's width
 DRAWS = 20_000
-RULES = ("blocks", "comparison", "intervals", "load")
+RULES = ("comparison", "intervals", "load")
 
 PAGE = """## What `diff` finds
 

@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from my_utils import _core
-from my_utils.analysis.diff.blocks import BLOCKS_MAX, BLOCKS_MIN, block_of, optimal_block
 from my_utils.analysis.diff.comparison import carriers, compare
-from my_utils.analysis.diff.intervals import Samples, of_ratio, sample
+from my_utils.analysis.diff.intervals import (
+    BLOCKS_MAX,
+    BLOCKS_MIN,
+    Samples,
+    block_of,
+    of_ratio,
+    optimal_block,
+    sample,
+)
 
 from .series import run, series
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from my_utils.analysis.live.confirmed import Confirmed
 from my_utils.analysis.live.hang import find_hang
 from my_utils.analysis.live.history import POLLS_KEPT, History
 from my_utils.analysis.live.poll import SnapshotRequest
-from my_utils.analysis.live.poller import Poller
+from my_utils.analysis.live.poller import Confirmed, Poller
 from my_utils.analysis.live.root_causes import find_root_causes
 from my_utils.analysis.live.waits.places import KEPT, PATIENCE, Usual, is_behind
 from my_utils.analysis.live.waits.standing import Standing, Suspect

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from my_utils import _core
-from my_utils.analysis.process_stacks.own import own_stacks, why_off
+from my_utils.analysis.process_stacks.record import own_stacks, why_off
 
 from ...conftest import ROOT
 

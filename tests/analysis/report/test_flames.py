@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from my_utils.analysis.process_stacks.profile import NO_STAGE, Sample
+from my_utils.analysis.process_stacks.profile import NO_STAGE, Sample, newest_profile
 from my_utils.analysis.process_stacks.record import Frame, StackRecord
-from my_utils.analysis.process_stacks.stored import newest_profile
 from my_utils.analysis.report.flames import NODES_MAX, Flames, flames_from
 from my_utils.analysis.report.run_page import RANKS_IN_STEP
 from tests.conftest import RunPython

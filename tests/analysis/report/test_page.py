@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from my_utils.analysis.pages.tables import times
-from my_utils.analysis.report.cells_as_text import code_cells
+from my_utils.analysis.report.page import code_cells
 from my_utils.analysis.verdict.run_data import RunData
 from my_utils.core.colours import luminance, stage_colour, text_colour
 from tests.support.axe import violations

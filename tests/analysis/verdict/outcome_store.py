@@ -27,7 +27,7 @@ _MADE_BY = (
 )
 # Of my_utils/verdict what only reads files or puts the verdict into words.
 _NO_RULES = {
-    *("export", "load", "next_steps", "rank_files", "reduce", "result", "states"),
+    *("endings", "export", "load", "next_steps", "rank_files", "reduce", "result"),
     *("text", "tracks"),
 }
 

@@ -25,18 +25,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def green(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Run(ranks=2, steps=60).write(tmp_path_factory.mktemp("green") / "logs")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Run(ranks=2, steps=60).write(tmp_path_factory.mktemp("healthy") / "logs")
 
 
 def test_exit_statuses(
-    found: Path, green: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    found: Path, healthy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(found)]) == 3
     assert capsys.readouterr().out.startswith("BOUND BY INPUT on rank 1")
-    assert main([str(green)]) == 0
+    assert main([str(healthy)]) == 0
     assert capsys.readouterr().out.startswith("NOTHING STANDS OUT")
-    assert main([str(green), "--steps", "0:9"]) == 4
+    assert main([str(healthy), "--steps", "0:9"]) == 4
     assert "NOT JUDGED: 8 steps after the warm-up" in capsys.readouterr().out
     assert main([str(tmp_path)]) == 4
     assert "NOT JUDGED" in capsys.readouterr().out
@@ -48,12 +48,12 @@ def test_exit_statuses(
      ["LOGS", "--ranks", "x"], ["LOGS/nowhere"], ["LOGS", "nowhere-*"]],
 )  # fmt: skip
 def test_wrong_usage(
-    wrong: list[str], green: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    wrong: list[str], healthy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)  # no run is here, as that of a demo in the checkout is
     with pytest.raises(SystemExit) as raised:
-        main([word.replace("LOGS", str(green)) for word in wrong])
+        main([word.replace("LOGS", str(healthy)) for word in wrong])
     said = capsys.readouterr().err
     assert raised.value.code == 2 and said
     if wrong and "nowhere" in wrong[-1]:

@@ -113,7 +113,7 @@ def test_what_is_lost_inside_is_counted_once() -> None:
 
 def test_less_than_a_tenth_is_no_finding_but_worth_a_word() -> None:
     verdict = judge(Planted().slow(6.0).data())
-    assert verdict.status == "green"
+    assert verdict.status == "ok"
     assert found(verdict).kind == "not judged inside"
     assert "not judged inside; rank 3 comes last to bucket 2 (layers 9-11, 25 MB)" in text_of(
         verdict

@@ -174,7 +174,7 @@ def test_a_long_first_step_is_no_loss_of_the_steps_after_it(stage: str, ms: int)
     for ranks in (1, 4):
         run = ArrayRun(ranks=ranks, steps=60).more(stage, ms, steps=0)
         verdict = judge(run.data(sync_points=[DDP] if ranks > 1 else []))
-        assert verdict.status == "green", verdict.lines()
+        assert verdict.status == "ok", verdict.lines()
 
 
 def test_a_rise_in_the_second_half_saves_what_the_first_half_took() -> None:
@@ -261,7 +261,7 @@ def test_imbalance_that_follows_the_tokens() -> None:
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_slow_inside_a_meeting_is_not_judged_inside(ranks: int) -> None:
     verdict, _, _ = planted(lambda it: it.more("backward", LOST_MS, rank=1), ranks, 0)
-    assert verdict.status == "green"
+    assert verdict.status == "ok"
     assert [(one.kind, one.stage) for one in verdict.findings] == [
         ("not judged inside", "backward")
     ]
@@ -292,7 +292,7 @@ def test_of_two_ranks_it_is_who_came_last_to_what_both_leave_together() -> None:
     run.step_begins += clocks
     for moments in (run.begins, run.ends):
         moments += clocks[:, :, None]
-    assert judge(run).status == "green"
+    assert judge(run).status == "ok"
 
 
 # --- where ranks meet ---
@@ -372,7 +372,7 @@ def test_groups_that_never_meet_are_not_compared() -> None:
     groups = [range(4), range(4, 8)]
     run = ArrayRun(ranks=8, groups=groups)
     run.took_ns[4:, :, run.at("forward")] += 30e6  # the second model is larger
-    assert judge(run.data()).status == "green"
+    assert judge(run.data()).status == "ok"
     run = ArrayRun(ranks=8, groups=groups).more("input", LOST_MS, rank=5)
     one = worst(judge(run.data()))
     assert (one.kind, one.ranks) == ("input", (5,))
@@ -382,7 +382,7 @@ def test_pipeline_stages_are_compared_among_themselves() -> None:
     run = ArrayRun(ranks=8)
     run.took_ns[4:, :, run.at("forward")] += 30e6
     peers = np.repeat([0, 1], 4)
-    assert judge(run.data(peers=peers)).status == "green"
+    assert judge(run.data(peers=peers)).status == "ok"
     run.more("input", 60, rank=6)
     one = worst(judge(run.data(peers=peers)))
     assert (one.kind, one.ranks) == ("input", (6,))
@@ -423,10 +423,10 @@ def test_memory_that_grows_and_memory_that_fills_up() -> None:
     assert one.detail["bytes_a_step"] == pytest.approx(2e6, rel=0.1)
     fills = 1e9 + 4e8 * (1 - np.exp(-steps / 15)) + noise
     verdict = judge(ArrayRun(ranks=2).data(counters={"rss_bytes": fills}))
-    assert verdict.status == "green" and "memory steady" in verdict.lines()[-2]
+    assert verdict.status == "ok" and "memory steady" in verdict.lines()[-2]
     slowly = np.stack([1e9 + 0.3e6 * steps] * 2) + noise / 20
     verdict = judge(ArrayRun(ranks=2).data(counters={"rss_bytes": slowly}))
-    assert verdict.status == "green" and "+0.3 MB a step since step 1: susp" in verdict.lines()[-2]
+    assert verdict.status == "ok" and "+0.3 MB a step since step 1: susp" in verdict.lines()[-2]
 
 
 # --- healthy runs, and runs that are not judged ---
@@ -442,12 +442,12 @@ def test_nobody_is_accused_of_noise(noise: float, ranks: int, seed: int) -> None
     run.took_ns *= 1 + 0.01 * run.random.standard_normal((ranks, 1, len(run.stages) + 1))
     for points in ([SyncPoint("backward", (), "ddp")] if ranks > 1 else [], None):
         verdict = judge(run.data(sync_points=points))
-        assert verdict.status == "green", verdict.lines()
+        assert verdict.status == "ok", verdict.lines()
         assert verdict.lines()[0].startswith("NOTHING STANDS OUT")
 
 
 def test_what_costs_less_than_a_tenth_is_no_finding() -> None:
-    assert judge(ArrayRun(ranks=4).more("input", 6, rank=1).data()).status == "green"
+    assert judge(ArrayRun(ranks=4).more("input", 6, rank=1).data()).status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ def test_what_costs_less_than_a_tenth_is_no_finding() -> None:
         ({"device": "cuda"}, "fewer than 80 % of the steps have GPU times"),
     ],
 )
-def test_what_a_green_light_would_need(changes: dict[str, Any], reason: str) -> None:
+def test_what_an_ok_needs(changes: dict[str, Any], reason: str) -> None:
     verdict = judge(ArrayRun(ranks=4).more("input", LOST_MS, rank=1).data(**changes))
     assert (verdict.status, verdict.findings) == ("not judged", [])
     assert (verdict.reason or "").startswith(reason)
@@ -468,8 +468,8 @@ def test_what_a_green_light_would_need(changes: dict[str, Any], reason: str) -> 
 def test_too_few_steps() -> None:
     verdict = judge(ArrayRun(steps=20).data())
     assert verdict.reason == "19 steps after the warm-up, 20 are needed"
-    assert judge(ArrayRun(steps=21).data()).status == "green"
-    assert judge(ArrayRun(steps=20).data(), warmup=0).status == "green"
+    assert judge(ArrayRun(steps=21).data()).status == "ok"
+    assert judge(ArrayRun(steps=20).data(), warmup=0).status == "ok"
     verdict = judge(ArrayRun(steps=1).data())
     assert verdict.reason == "all rows have step 0"
 
@@ -478,7 +478,7 @@ def test_a_warm_up_that_is_longer_than_half_of_the_run() -> None:
     run = ArrayRun(steps=60).more("forward", 100, steps=slice(0, 31))
     assert judge(run.data()).reason == "the warm-up is longer than half of the 60 steps"
     verdict = judge(ArrayRun(steps=60).more("forward", 100, steps=slice(0, 12)).data())
-    assert (verdict.status, verdict.warmup, verdict.judged_steps) == ("green", 12, 48)
+    assert (verdict.status, verdict.warmup, verdict.judged_steps) == ("ok", 12, 48)
     assert verdict.findings[-1].kind == "warm-up"
 
 
@@ -494,7 +494,7 @@ def test_a_rank_that_ended_early_is_said() -> None:
     data = ArrayRun(ranks=4, steps=100).data()
     data.step_ns[2, 60:] = np.nan
     verdict = judge(data)
-    assert (verdict.status, verdict.stopped, verdict.judged_steps) == ("green", (2,), 59)
+    assert (verdict.status, verdict.stopped, verdict.judged_steps) == ("ok", (2,), 59)
     assert "rank 2 ended early" in verdict.lines()[-2]
     data.step_ns[2, 15:] = np.nan
     assert "rank 2 ended early" in (judge(data).reason or "")

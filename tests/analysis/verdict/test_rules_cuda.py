@@ -100,9 +100,9 @@ def worst(verdict: Verdict) -> Finding:
 
 
 @pytest.mark.parametrize("waits_at", ["optimizer", None, "backward"])
-def test_a_device_that_computes_is_green(waits_at: str | None) -> None:
+def test_a_device_that_computes_is_ok(waits_at: str | None) -> None:
     verdict = judge(DeviceRun(waits_at=waits_at).data())
-    assert verdict.status == "green"
+    assert verdict.status == "ok"
     (one,) = verdict.findings
     assert one.kind == "compute" and one.share > 0.9
     assert "the device computes" in verdict.lines()[1]
@@ -111,7 +111,7 @@ def test_a_device_that_computes_is_green(waits_at: str | None) -> None:
 def test_input_that_is_hidden_behind_the_device_costs_nothing() -> None:
     """The loader takes half of a step, and the device never waits for it."""
     run = DeviceRun(host={**HOST, "input": 35.0}, waits_at=None)
-    assert judge(run.data()).status == "green"
+    assert judge(run.data()).status == "ok"
 
 
 @pytest.mark.parametrize("events", [{}, {"input": NOTHING}], ids=["without events", "with events"])
@@ -146,7 +146,7 @@ def test_a_small_model_that_waits_for_what_is_no_launching(
 def test_what_the_host_waits_for_the_device_is_timed() -> None:
     """`loss.item()` stands in no stage, and the device computes meanwhile."""
     verdict = judge(DeviceRun(waits_at="the end of the step").data())
-    assert verdict.untimed_share < 0.03 and verdict.status == "green", verdict.lines()
+    assert verdict.untimed_share < 0.03 and verdict.status == "ok", verdict.lines()
 
 
 def test_events_around_the_input_alone_say_nothing() -> None:
@@ -205,7 +205,7 @@ def test_without_gpu_times_it_is_not_judged() -> None:
     data = DeviceRun().data()
     assert data.gpu is not None
     data.gpu.totals[:, 30:35] = np.nan
-    assert judge(data).status == "green"
+    assert judge(data).status == "ok"
 
 
 def test_a_slow_loader_of_one_rank() -> None:

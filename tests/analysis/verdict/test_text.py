@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.analysis.verdict.kinds import KINDS, PAGES, Kind, blocks_green
+from my_utils.analysis.verdict.kinds import KINDS, PAGES, Kind, is_costly
 from my_utils.analysis.verdict.next_steps import NEXT, next_command
 from my_utils.analysis.verdict.text import HEADS
 from my_utils.analysis.why import Finding, Verdict, judge
@@ -49,7 +49,7 @@ def finding(kind: Kind) -> Finding:
 
 def verdict(*kinds: Kind, **changes: object) -> Verdict:
     found = [finding(kind) for kind in kinds]
-    status = "found" if any(blocks_green(kind) for kind in kinds) else "green"
+    status = "found" if any(is_costly(kind) for kind in kinds) else "ok"
     values = {
         "judged_ranks": 4, "world_size": 4, "judged_steps": 180, "first_step": 20,
         "last_step": 199, "warmup": 20, "step_ns": 92.3e6, "untimed_share": 0.012,
@@ -119,7 +119,7 @@ def test_every_kind_has_words(kind: Kind, width: int) -> None:
     lines = one.lines(width)
     assert 2 < len(lines) <= 12 and all(len(line) <= width for line in lines)
     assert "None" not in "".join(lines)
-    if blocks_green(kind):
+    if is_costly(kind):
         assert lines[0].startswith(HEADS[kind]) and "next: " in "".join(lines)
     else:
         assert lines[0].startswith("NOTHING STANDS OUT")
@@ -127,7 +127,7 @@ def test_every_kind_has_words(kind: Kind, width: int) -> None:
 
 
 def test_many_findings_keep_to_twelve_lines() -> None:
-    kinds = [kind for kind in KINDS if blocks_green(kind)]
+    kinds = [kind for kind in KINDS if is_costly(kind)]
     lines = verdict(*kinds, notes=["a"] * 50).lines()
     assert len(lines) <= 12 and lines[-1].startswith("judged: 4 of 4 ranks")
     assert any(line.startswith("and ") and "more" in line for line in lines)

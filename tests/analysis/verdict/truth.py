@@ -31,7 +31,7 @@ SHARED = SIZES[1:]
 HOSTS = SIZES[2:]
 HARMLESS = ("not judged inside", "warm-up")
 """Kinds that accuse nobody; on a device `compute` too."""
-COSTLY = 0.1  # of the run: less blocks no green
+COSTLY = 0.1  # of the run: less leaves a run ok
 SINCE_WITHIN = 3  # steps
 SLOPE_WITHIN = 0.1
 
@@ -43,7 +43,7 @@ class Truth:
     stages: tuple[str | None, ...] | None  # None: any
     sizes: Sequence[int] = SIZES
     alone: tuple[str, ...] = ()  # the kinds for one rank alone, where they are others
-    accuses: bool = True  # False: nobody may be accused, and the run may be green
+    accuses: bool = True  # False: nobody may be accused, and the run may be ok
 
 
 TRUTHS: dict[str, Truth] = {

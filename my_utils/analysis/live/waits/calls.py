@@ -191,29 +191,20 @@ class Standstill:
         response = "recv" if call.way == "send" else "send", group.place(rank)
         calls = group.calls.get(peer)
         pending = [p for p in calls.peer_pending if (p.way, p.peer) == response] if calls else []
+        # Calls of a pair match by their order, which is known where both dumps have them all.
+        # Elsewhere, one that is pending has no match among those that have ended.
+        is_whole = dump.is_whole and self.dumps[rank].is_whole
+        answered = calls.peer_counts.get(response, 0) if calls and is_whole else 0
         if peer in self.stale:
             node.unclear.append(peer)
         elif pending:
             theirs = self.stands.get(peer)
             if theirs is None or pending[0] not in theirs.peers:
                 node.behind.append(peer)
-        elif self._has_answered(dump, rank, calls.peer_counts if calls else {}, response, call):
+        elif answered > call.ordinal:
             node.ended.append(peer)
         else:
             (node.absent if self._knows(dump, node.call) else node.unclear).append(peer)
-
-    def _has_answered(
-        self,
-        dump: Dump,
-        rank: int,
-        counts: Mapping[tuple[str, int], int],
-        response: tuple[str, int],
-        call: PeerCall,
-    ) -> bool:
-        """Calls of a pair match by their order, which is known where both dumps have them all.
-        Elsewhere, one that is pending has no match among those that have ended."""
-        is_whole = dump.is_whole and self.dumps[rank].is_whole
-        return is_whole and counts.get(response, 0) > call.ordinal
 
 
 def _stand(dump: Dump, groups: Mapping[tuple[int, str], Group]) -> Stand | None:

@@ -14,7 +14,6 @@ from .orders import (
     Orders,
     familiar,
     kinds_elsewhere,
-    minority,
     most_common,
     others_than,
     stopped_early,
@@ -77,7 +76,7 @@ class _Graph:
         self._find_late()
         nodes = [node for node in self.nodes.values() if node.kinds]
         for node in nodes:
-            self._accuse(node, minority(node.kinds))
+            self._accuse(node, others_than(most_common([node.kinds]), node.kinds))
         for node in nodes:
             if not node.accused:
                 known = self.parted.keys() & {r for ranks in node.kinds.values() for r in ranks}

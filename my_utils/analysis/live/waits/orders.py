@@ -204,11 +204,6 @@ def _call_at(still: Standstill, rank: int, record: int | None) -> _Made | None:
     return _Made((role, order.numbers[at], kind), order.records[at])
 
 
-def minority(kinds: Mapping[str, Sequence[int]]) -> list[int]:
-    """The ranks that called something else than most; empty on a tie."""
-    return others_than(most_common([kinds]), kinds)
-
-
 def others_than(kind: str | None, kinds: Mapping[str, Sequence[int]]) -> list[int]:
     """The ranks that called something else than that, where somebody called it."""
     if kind not in kinds:

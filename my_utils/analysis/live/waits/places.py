@@ -58,10 +58,6 @@ def meeting_of(rank: Rank, usual: Usual) -> Meeting | None:
     return None
 
 
-def in_meeting(rank: Rank, names: Collection[str]) -> bool:
-    return meeting_of(rank, Usual(names)) is not None
-
-
 def takes_long(rank: Rank, after_s: float) -> bool:
     """Whether the rank lives and is in a checkpoint, in an evaluation, or in the forward of its
     first step, which may compile: that may take 20 times as long, and others may wait for it."""
@@ -86,6 +82,23 @@ def news_ns(rank: Rank) -> float:
     is. Unix time."""
     age_s = rank.beat_age_s or 0.0 if rank.source == "heartbeat" else 0.0
     return rank.seen_ns - (rank.time_offset_s + age_s) * 1e9
+
+
+# --- for people ---
+
+
+def where(rank: Rank) -> str:
+    """The open stages of the main thread."""
+    return stack_text(rank.stack)
+
+
+def stack_text(stack: Sequence[str]) -> str:
+    """Open stages as text.
+
+    >>> stack_text(("iter", "")), stack_text(())
+    ('iter > (name unknown)', 'no stage')
+    """
+    return " > ".join(part or "(name unknown)" for part in stack) or "no stage"
 
 
 # --- the order of two ranks ---

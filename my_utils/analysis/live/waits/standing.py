@@ -14,9 +14,17 @@ from dataclasses import dataclass, field
 
 from ....core.run_files.state import Rank
 from ....core.units import age_text
-from ..words import stack_text, where
 from .graph import last_parts
-from .places import Meeting, Usual, is_behind, meeting_of, news_ns, takes_long
+from .places import (
+    Meeting,
+    Usual,
+    is_behind,
+    meeting_of,
+    news_ns,
+    stack_text,
+    takes_long,
+    where,
+)
 
 PLACES_COMPARED = 256  # of stuck ranks, those of most ranks
 MUCH_LONGER = 2.0  # times as long as the next rank is without progress
@@ -313,7 +321,8 @@ class Standing:
             elif all(place.holders[rank.label] for place in places) and not any(
                 kind == "behind" for kind, _ in self._reasons[rank.label]
             ):
-                text = f"in {where(rank)} of step {rank.step}, which {_ranks_have(count)} passed"
+                have = "1 rank has" if count == 1 else f"{count} ranks have"
+                text = f"in {where(rank)} of step {rank.step}, which {have} passed"
                 self._reasons[rank.label].append(("behind", text))
 
     def _find_elsewhere(self) -> None:
@@ -351,7 +360,3 @@ def _weight(suspect: Suspect) -> tuple[int, int, float]:
     order = {"dead": 0, "silent": 1}
     step = rank.step
     return order.get(rank.state, 2), -1 if step is None else step, -(rank.still_s or 0.0)
-
-
-def _ranks_have(count: int) -> str:
-    return "1 rank has" if count == 1 else f"{count} ranks have"

@@ -1,3 +1,0 @@
-"""The name under which messages say that a package is missing."""
-
-PURPOSE = "my_utils report"
