@@ -88,11 +88,11 @@ class Placeholders:
     def __init__(self) -> None:
         self._stem = f"mu{uuid.uuid4().hex[:12]}_"
         self._texts: list[bytes] = []
+        self._pattern = re.compile(self._stem.encode() + rb"(\d+)_")
 
     def add(self, text: bytes) -> bytes:
         self._texts.append(text)
         return f"{self._stem}{len(self._texts) - 1}_".encode()
 
     def filled(self, text: bytes) -> bytes:
-        pattern = re.compile(self._stem.encode() + rb"(\d+)_")
-        return pattern.sub(lambda match: self._texts[int(match[1])], text)
+        return self._pattern.sub(lambda match: self._texts[int(match[1])], text)
