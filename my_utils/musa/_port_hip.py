@@ -1,7 +1,7 @@
 """Rewrites one text for HIP with the hipify of the installed torch.
 
 What torch's headers are called with ROCm differs from version to version: hipify 2.0 keeps
-`at::cuda` and `CUDAGuard`, earlier ones did not. So the work is torch's.
+`at::cuda` and `CUDAGuard`, earlier ones did not. So the work is torch's, but for kernel launches.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Hipify:
     def ported(self, text: bytes, suffix: str, is_first: bool = True) -> bytes:
         """What hipify makes of a text of a file with a suffix, `.cu` or `.h`.
 
-        Bytes that are not UTF-8 stay, and so do line ends. Hipify adds an include of HIP's runtime
-        before device code; `is_first` False takes it away again.
+        Bytes that are not UTF-8 stay, and so do line ends and kernel launches. Hipify adds an
+        include of HIP's runtime before device code; `is_first` False takes it away again.
         """
         encoding = "utf-8"
         try:
@@ -66,8 +66,12 @@ class Hipify:
                 results = self._hipify.HIPIFY_FINAL_RESULT
                 try:
                     self._hipify.preprocess_file_and_save_result(
-                        folder, str(path), [str(path)], [folder], _statistics(), False, True,
-                        self._hipify.GeneratedFileCleaner(keep_intermediates=True), False,
+                        folder, str(path), [str(path)], [folder], _statistics(),
+                        # hipcc compiles <<<>>>. hipify, which moves the text before a launch, makes
+                        # `elsehipLaunchKernelGGL` of it, and never ends at a <<< without >>>.
+                        hip_clang_launch=True, is_pytorch_extension=True,
+                        clean_ctx=self._hipify.GeneratedFileCleaner(keep_intermediates=True),
+                        show_progress=False,
                     )  # fmt: skip
                     made = results[str(path)].hipified_path
                 finally:
