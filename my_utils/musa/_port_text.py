@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import posixpath
 import re
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from ._port_context import Context
-from ._port_hip import MAGIC, Hipify, Placeholders
+from ._port_hip import Hipify, Placeholders
 from ._port_includes import Include, Tree, includes_of
 from ._replacer import Replacer, Rules as Pairs
 from ._rules import RuleSet
@@ -239,6 +240,8 @@ class TextPort:
 
 
 def _changed_lines(old: bytes, new: bytes) -> int:
-    """How many lines hipify has changed; what it puts before the first is none."""
-    lines = zip(old.splitlines(), new.removeprefix(MAGIC.encode()).splitlines(), strict=False)
+    """How many lines hipify has changed; the one that it puts before the first is none."""
+    old_lines, new_lines = (text.removeprefix(codecs.BOM_UTF8).splitlines() for text in (old, new))
+    added = len(new_lines) - len(old_lines)
+    lines = zip(old_lines, new_lines[max(0, added) :], strict=False)
     return sum(one != other for one, other in lines)

@@ -126,6 +126,20 @@ def test_launches_stay(tmp_path: Path, text: str) -> None:
     assert ported(tmp_path / "src")["a.hip"] == text + "hipFree(x);\n"
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_the_added_include_has_the_encoding_of_the_file(
+    tmp_path: Path, end: str, encoding: str
+) -> None:
+    (tmp_path / "src").mkdir()
+    text = f"__global__ void k();{end}void f() {{ cudaFree(0); }}{end}"
+    (tmp_path / "src/a.cu").write_bytes(text.encode(encoding))
+    report = SimplePorting(tmp_path / "src", platform="hip", progress=False).run()
+    wanted = f'#include "hip/hip_runtime.h"{end}' + text.replace("cuda", "hip")
+    assert (report.output / "a.hip").read_bytes() == wanted.encode(encoding)
+    assert report.replaced == 1
+
+
 def test_a_long_source_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = SOURCES["launch.cu"].replace("#include <cuda_runtime.h>\n", "")
     text += "cudaStream_t stream;\nvoid f(cudaStream_t);\n" * 40
