@@ -14,6 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ._replacer import LineNumbers
 
 TORCHS = {b"at", b"c10", b"torch"}
 LIBRARY = re.compile(rb"(LIBRARY_IMPL\s*\(\s*[\w:]+\s*,\s*)CUDA(?=\s*,)")
@@ -24,7 +27,9 @@ ROOM = 200  # bytes around a name that a user's rule which covers it may need
 NAMESPACE = re.compile(rb"namespace\s+cuda\s*\{")
 NESTED = re.compile(rb"namespace\s+(\w+)\s*::(?:\s*\w+\s*::)*\s*cuda\s*[:{]")
 TOKEN = re.compile(
-    rb"""(?P<skipped>//[^\n]*|/\*.*?(?:\*/|\Z)|\\[^\n]|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+    rb"""(?P<skipped>//[^\n]*|/\*.*?(?:\*/|\Z)|\\[^\n]|\b\d[\w.]*(?:'\w[\w.]*)+"""
+    rb"""|\b(?:L|U|u8?)?R"(?P<mark>[^()\\\s"]{0,16})\(.*?(?:\)(?P=mark)"|\Z)"""
+    rb"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
     rb"|^[ \t]*\#[ \t]*(?P<condition>if|elif|else|endif)"
     rb"|(?<!using\ )\bnamespace\b(?P<path>[\w\s:]{0,1000})\{|(?P<brace>[{}])",
     re.DOTALL | re.MULTILINE,
@@ -37,8 +42,15 @@ LIBCUXX = frozenset(
     b"thread_scope thread_scope_block thread_scope_device thread_scope_system".split()
 )
 
-# An open brace: the parts of the namespace that it opens, none for another block.
-Open = tuple[bytes, ...]
+
+class Block(NamedTuple):
+    """An open brace: the outer two names of the namespaces it is in, and the block around it.
+
+    Blocks are linked, so that the branches of an #if begin with the same one without a copy.
+    """
+
+    namespaces: tuple[bytes, ...]
+    around: Block | None
 
 
 @dataclass
@@ -56,8 +68,8 @@ class Context:
     counts_braces: bool = True
     has_own_namespace: bool = False
     unmapped: dict[str, tuple[int, int]] = field(default_factory=dict)
-    opened: list[Open] = field(default_factory=list)
-    conditions: list[list[Open]] = field(default_factory=list)
+    block: Block | None = None
+    conditions: list[Block | None] = field(default_factory=list)
 
     def ported(self, text: bytes) -> tuple[bytes, int]:
         """The text with these names replaced, and how many were."""
@@ -89,6 +101,7 @@ class Context:
     def _relative(self, text: bytes) -> list[int]:
         """Where `cuda::name` is torch's; other names are unmapped."""
         places = []
+        lines = LineNumbers(text)
         for match in RELATIVE.finditer(text):
             start = match.start()
             # Not after a name or `::`, so that mine::cuda::f and my_cuda::f are none.
@@ -99,8 +112,8 @@ class Context:
                 places.append(start)
             else:
                 name = f"cuda::{match[1].decode('latin-1')}"
-                count, line = self.unmapped.get(name, (0, text.count(b"\n", 0, match.start()) + 1))
-                self.unmapped[name] = (count + 1, line)
+                count, line = self.unmapped.get(name, (0, 0))
+                self.unmapped[name] = (count + 1, line or lines.of(start))
         return places
 
     def _namespaces(self, text: bytes) -> list[int]:
@@ -113,15 +126,20 @@ class Context:
                 place = self._open(token)
                 places += [] if place is None else [place]
             elif token["brace"] == b"{":
-                self.opened.append(())
-            elif token["brace"] == b"}" and self.opened:
-                self.opened.pop()
+                self._enter(())
+            elif token["brace"] == b"}" and self.block is not None:
+                self.block = self.block.around
         return places
+
+    def _enter(self, parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Returns the namespaces around the new block."""
+        around = () if self.block is None else self.block.namespaces
+        self.block = Block((*around, *parts)[:2], self.block)
+        return around
 
     def _open(self, token: re.Match[bytes]) -> int | None:
         parts = tuple(token["path"].replace(b"inline", b"").replace(b"::", b" ").split())
-        around = [part for each in self.opened for part in each]
-        self.opened.append(parts)
+        around = self._enter(parts)
         if b"cuda" not in parts:
             return None
         if len(parts) == 1 and len(around) == 1 and around[0] in TORCHS:
@@ -134,13 +152,13 @@ class Context:
     def _condition(self, word: bytes) -> None:
         """The branches of an #if open and close the same braces."""
         if word == b"if":
-            self.conditions.append(list(self.opened))
+            self.conditions.append(self.block)
         elif not self.conditions:
             return
         elif word == b"endif":
             self.conditions.pop()
         else:
-            self.opened = list(self.conditions[-1])
+            self.block = self.conditions[-1]
 
 
 def needs_context(texts: Iterable[bytes]) -> bool:

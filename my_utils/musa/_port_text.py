@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import posixpath
 import re
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from ._port_context import Context
-from ._port_hip import MAGIC, Hipify, Placeholders
+from ._port_hip import Hipify, Placeholders
 from ._port_includes import Include, Tree, includes_of
 from ._replacer import Replacer, Rules as Pairs
 from ._rules import RuleSet
@@ -68,10 +69,10 @@ class Rules:
         self.tree = tree
         self.defaults = defaults
         self.hipify = Hipify() if is_hip else None
-        self.given_texts = [new.encode() for new in given.values()]
-        self.whole_words = whole_words
-        self.given_names = [old.encode() for old in given]
         first = (_tier(given), whole_words)
+        self.stand_ins = Placeholders()
+        hidden = tuple((old, self.stand_ins.add(new)) for old, new in first[0] if new is not None)
+        self.hides_given = Replacer([(hidden, whole_words)] if is_hip and given else [])
         watches: Pairs = [(each.encode(), None) for each in defaults.watches]
         second = ([*_tier(defaults.pairs), *watches], True)
         # A tier without rules would only cost a pass over the text.
@@ -216,7 +217,7 @@ class TextPort:
         for name, (count, line) in left.items():
             first = there.get(name, (0, line))[1]
             self.counts.add_unmapped({name: (count, first)}, self.lines)
-        return hidden.filled(new)
+        return hidden.filled(self.rules.stand_ins.filled(new))
 
     def _hidden(self, text: bytes, hidden: Placeholders) -> bytes:
         parts = []
@@ -227,22 +228,20 @@ class TextPort:
             path = include.path.decode("utf-8", "surrogateescape")
             is_own = self.rules.tree.new_path(self.path, path) is not None
             if new != directive or (is_own and include.quote == b'"'):
-                parts += [self._given(text[done : include.start], hidden), hidden.add(new)]
+                parts += [self._given(text[done : include.start]), hidden.add(new)]
                 done = include.end
-        return b"".join([*parts, self._given(text[done:], hidden)])
+        return b"".join([*parts, self._given(text[done:])])
 
-    def _given(self, text: bytes, hidden: Placeholders) -> bytes:
+    def _given(self, text: bytes) -> bytes:
         """The user's rules, with stand-ins for what they write."""
-        if not self.rules.given_names:
-            return text
-        stand_ins = [hidden.add(new) for new in self.rules.given_texts]
-        pairs = tuple(zip(self.rules.given_names, stand_ins, strict=True))
-        changed, count, _ = Replacer([(pairs, self.rules.whole_words)]).replace(text)
+        changed, count, _ = self.rules.hides_given.replace(text)
         self.counts.replaced += count
         return text if changed is None else changed
 
 
 def _changed_lines(old: bytes, new: bytes) -> int:
-    """How many lines hipify has changed; what it puts before the first is none."""
-    lines = zip(old.splitlines(), new.removeprefix(MAGIC.encode()).splitlines(), strict=False)
+    """How many lines hipify has changed; the one that it puts before the first is none."""
+    old_lines, new_lines = (text.removeprefix(codecs.BOM_UTF8).splitlines() for text in (old, new))
+    added = len(new_lines) - len(old_lines)
+    lines = zip(old_lines, new_lines[max(0, added) :], strict=False)
     return sum(one != other for one, other in lines)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 Rules = Sequence[tuple[bytes, bytes | None]]
 
 _NAME = re.compile(rb"[A-Za-z0-9_]+")
+HEAD = 4  # bytes by which a rule that matches anywhere is found
 _IN_NAME = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
@@ -35,13 +36,13 @@ class Replacer:
         how often each came, and in which line first, from 1."""
         parts: list[bytes] = []
         watched: dict[str, tuple[int, int]] = {}
-        lines = _Lines(text)
+        lines = LineNumbers(text)
         done = 0
         for start, end, new in self._matches(text, 0, 0, len(text)):
             if new is None:
                 name = text[start:end].decode()
                 count, line = watched.get(name, (0, 0))
-                watched[name] = (count + 1, line or lines.number(start))
+                watched[name] = (count + 1, line or lines.of(start))
             elif new != text[start:end]:
                 parts += [text[done:start], new]
                 done = end
@@ -63,30 +64,49 @@ class Replacer:
 _Match = tuple[int, int, bytes | None]  # begin, end, the new text or None for a watched name
 
 
-class _Lines:
-    """Line numbers of a text whose line ends are found once, when the first is asked for."""
+class LineNumbers:
+    """Line numbers of a text, from 1. Its line ends are found once, when the first is asked for."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
         self._ends: list[int] | None = None
 
-    def number(self, at: int) -> int:
+    def of(self, at: int) -> int:
         if self._ends is None:
             self._ends = [match.start() for match in re.finditer(b"\n", self._text)]
         return bisect_right(self._ends, at) + 1
 
 
 class _Anywhere:
-    """Rules that match inside names, too."""
+    """Rules that match inside names, too. Rules are found by their first bytes and their lengths:
+    a pattern of all of them takes as long at each place as there are rules, and they may be 25,000.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self._new = dict(reversed([(old, new) for old, new in rules if new is not None]))
-        longest_first = sorted(self._new, key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
+        lengths: dict[bytes, set[int]] = {}
+        for old in self._new:
+            lengths.setdefault(old[:HEAD], set()).add(len(old))
+        self._lengths = {head: sorted(each, reverse=True) for head, each in lengths.items()}
+        self._head_sizes = sorted({len(head) for head in lengths}, reverse=True)
+        self._pattern = _two_bytes(self._new)
 
     def matches(self, text: bytes, begin: int, end: int) -> Iterator[_Match]:
-        for match in self._pattern.finditer(text, begin, end):
-            yield match.start(), match.end(), self._new[match[0]]
+        done = begin
+        for found in self._pattern.finditer(text, begin, end):
+            start = found.start()
+            old = self._longest(text, start, end) if start >= done else None
+            if old is not None:
+                done = start + len(old)
+                yield start, done, self._new[old]
+
+    def _longest(self, text: bytes, start: int, limit: int) -> bytes | None:
+        for size in self._head_sizes:
+            for length in self._lengths.get(text[start : start + size], ()):
+                old = text[start : start + length]
+                if start + length <= limit and old in self._new:
+                    return old
+        return None
 
 
 class _Whole:
@@ -146,15 +166,20 @@ def _is_inside(text: bytes, at: int) -> bool:
 def _starts(heads: set[bytes], watches: Sequence[bytes]) -> re.Pattern[bytes]:
     """Finds each name that begins with the first two bytes of a head or a watch, and each head that
     is no name."""
+    names = _two_bytes(word for word in (*heads, *watches) if word[0] in _IN_NAME)
+    parts = [re.escape(head) for head in heads if head[0] not in _IN_NAME]
+    parts.append(rb"(?<![A-Za-z0-9_])(?:" + names.pattern + rb")[A-Za-z0-9_]*")
+    return re.compile(b"|".join(parts))
+
+
+def _two_bytes(words: Iterable[bytes]) -> re.Pattern[bytes]:
+    """Finds the first byte of each word, where its second one follows."""
     seconds: dict[bytes, set[bytes]] = {}
-    for word in (*heads, *watches):
-        if word[0] in _IN_NAME:
-            seconds.setdefault(word[:1], set()).add(word[1:2])
-    names = [
-        re.escape(first) + (b"" if b"" in after else b"[" + b"".join(map(re.escape, after)) + b"]")
+    for word in words:
+        seconds.setdefault(word[:1], set()).add(word[1:2])
+    parts = [
+        re.escape(first)
+        + (b"" if b"" in after else b"(?=[" + b"".join(map(re.escape, after)) + b"])")
         for first, after in seconds.items()
     ]
-    parts = [re.escape(head) for head in heads if head[0] not in _IN_NAME]
-    if names:
-        parts.append(rb"(?<![A-Za-z0-9_])(?:" + b"|".join(names) + rb")[A-Za-z0-9_]*")
     return re.compile(b"|".join(parts) if parts else rb"(?!)")

@@ -1,6 +1,11 @@
 """The rule files in `rules/`: the name of each CUDA name on another platform.
 
-A file holds the names of one library, by prefix, and for each platform how they are called there:
+A file holds the names of one library, by prefix, what is reported on each platform, and how the
+names are called there:
+
+    watch       beginnings of names; what begins so and has no rule is reported after porting.
+                A platform may have more of them.
+    families    beginnings of the names of libraries that have no rules at all, watched, too
 
     prefixes    a prefix of `names` and what takes its place
     without     names of these that the platform lacks; * stands for the rest of a name
@@ -8,9 +13,7 @@ A file holds the names of one library, by prefix, and for each platform how they
     headers     what stands between <> or "" after #include
     folders     beginnings of such paths; the rest follows, with .muh for .cuh and MUSA for CUDA
     absent      headers of these folders that the platform lacks
-    watch       beginnings of names; what begins so and has no rule is reported after porting
     watch_headers  patterns of headers; what matches and has no rule is reported
-    families    beginnings of the names of libraries that have no rules at all, watched, too
     relative    names that are torch's after `cuda::` alone
     documented  where the pairs of names can be looked up
 
@@ -96,18 +99,16 @@ def read_rule_file(path: Path, platform: str) -> RuleSet:
         headers = _strings(_checked(section.get("headers", {}), dict, "headers"), "headers")
         pairs |= _headers(headers)
         folders = _strings(_checked(section.get("folders", {}), dict, "folders"), "folders")
-        words = {
-            key: tuple(_checked(section.get(key, ""), str, key).split())
-            for key in ("watch", "watch_headers", "absent", "relative")
-        }
-        known = _strings(_checked(section.get("families", {}), dict, "families"), "families")
+        watches = [*_words(content, "watch"), *_words(section, "watch")]
+        words = {key: _words(section, key) for key in ("watch_headers", "absent", "relative")}
+        known = _strings(_checked(content.get("families", {}), dict, "families"), "families")
         families = {prefix: name for name, prefixes in known.items() for prefix in prefixes.split()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     if "" in pairs:
         raise ValueError(f"{path}: a rule has nothing to look for")
     return RuleSet(
-        pairs, (*words["watch"], *families), headers, folders, frozenset(words["absent"]),
+        pairs, (*watches, *families), headers, folders, frozenset(words["absent"]),
         words["watch_headers"], frozenset(name.encode() for name in words["relative"]),
         families,
     )  # fmt: skip
@@ -144,6 +145,10 @@ def _checked(value: Any, kind: type, what: str) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"{what} must be {kind.__name__}, not {type(value).__name__}")
     return value
+
+
+def _words(section: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(_checked(section.get(key, ""), str, key).split())
 
 
 def _strings(pairs: Mapping[str, object], what: str) -> dict[str, str]:

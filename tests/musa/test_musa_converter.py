@@ -121,6 +121,33 @@ def test_what_means_cuda(old: str, wanted: str) -> None:
     assert new(old + "\n") == wanted + "\n"
 
 
+def test_where_the_converter_of_torch_musa_differs() -> None:
+    """The rows of the table in docs/port that a script can show: the user's names and prose stay,
+    and what torch_musa lacks or cannot import does not come up."""
+    lines = [
+        ("from torch.distributed import is_nccl_available",
+         "from torch.distributed import is_mccl_available"),
+        ("has_nccl = is_nccl_available()", "has_nccl = is_mccl_available()"),
+        ("use_cuda = torch.cuda.is_available()", "use_cuda = torch.musa.is_available()"),
+        ('print(f"CUDA: {use_cuda}")  # CUDA', 'print(f"CUDA: {use_cuda}")  # CUDA'),
+        ("numba.cuda.jit(f)", "numba.cuda.jit(f)"),
+        ('run(["CUDAExecutionProvider"])', 'run(["CUDAExecutionProvider"])'),
+        ("import torch.backends.cudnn as cudnn", "from torch.backends import mudnn as cudnn"),
+        ("from torch.cuda.amp import autocast", "from torch_musa.core.amp import autocast"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True",
+         "torch.backends.cuda.matmul.allow_tf32 = True"),
+        ("torch.cuda.nvtx.mark('x')", "torch.cuda.nvtx.mark('x')"),
+        ("from torch.utils.cpp_extension import CppExtension",
+         "from torch.utils.cpp_extension import CppExtension"),
+        ("cudnn.enabled, autocast, CppExtension", "cudnn.enabled, autocast, CppExtension"),
+    ]  # fmt: skip
+    head = '"""Trains."""\nfrom __future__ import annotations\nimport torch, numba\n'
+    old, wanted = ("".join(line + "\n" for line in side) for side in zip(*lines, strict=True))
+    assert new(head + old) == head + wanted
+    launched = new(head + old, is_launched=True)
+    assert launched.splitlines()[:3] == [*head.splitlines()[:2], "import torch_musa"]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -18,6 +18,8 @@ from my_utils.musa._port_text import Counts, Rules
 from my_utils.musa._rules import load
 from my_utils.musa.simple_porting import SimplePorting
 
+from ..conftest import RunPython
+
 pytestmark = pytest.mark.no_torch
 
 
@@ -54,6 +56,13 @@ def ported(folder: Path, text: str, rules: dict[str, str] | None = None) -> tupl
         ("using namespace cuda; mine::cuda::f();", "using namespace cuda; mine::cuda::f();"),
         ("namespace at { auto s = cuda::getCurrentCUDAStream(); }",
          "namespace at { auto s = musa::getCurrentMUSAStream(); }"),
+        # Braces in numbers with digit separators, and in raw strings, are none.
+        ("int a = 1'000; namespace at { int b = 2'000; namespace cuda {}}",
+         "int a = 1'000; namespace at { int b = 2'000; namespace musa {}}"),
+        ('auto s = R"x({ "\n{)" )x"; namespace at { namespace cuda {}}',
+         'auto s = R"x({ "\n{)" )x"; namespace at { namespace musa {}}'),
+        ("namespace at { auto c = u8'{'; namespace cuda {}}",
+         "namespace at { auto c = u8'{'; namespace musa {}}"),
         ("REGISTER_CUDA_DISPATCH(add_stub, &add)", "REGISTER_MUSA_DISPATCH(add_stub, &add)"),
         ("nv_half x; nv_half2 y; __nv_half z;", "mt_half x; mt_half2 y; __mt_half z;"),
     ],
@@ -129,6 +138,33 @@ def test_a_program_compiles_afterwards(tmp_path: Path) -> None:
              tmp_path / folder / name],
             check=True,
         )  # fmt: skip
+
+
+CPU_LIMIT_S = 15  # a second is enough; with a copy or a count for each line it takes minutes
+IN_LITTLE_TIME = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, ({CPU_LIMIT_S}, {CPU_LIMIT_S}))
+from my_utils.musa.simple_porting import SimplePorting
+report = SimplePorting("src", progress=False).run()
+print(report.replaced, sum(each.count for each in report.unmapped))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("namespace cuda {}\n" + "{\n" * 100_000 + "#if X\n{\n#else\n{\n#endif\n" * 100_000, "0 0"),
+        ("x = cuda::std::min(a);\n" * 100_000, "0 100000"),
+    ],
+    ids=["conditions in deep braces", "names of libcu++"],
+)
+def test_a_long_file_takes_little_time(
+    run_python: RunPython, tmp_path: Path, text: str, found: str
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/a.cu").write_text(text)
+    done = run_python("-c", IN_LITTLE_TIME)
+    assert (done.returncode, done.stdout.strip()) == (0, found), done.stderr
 
 
 # --- generated namespaces ---

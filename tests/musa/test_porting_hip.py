@@ -78,7 +78,7 @@ def hipified(folder: Path, names: list[str]) -> dict[str, str]:
         path = str(folder / name)
         results[path] = hipify_python.HipifyResult(hipify_python.CurrentState.INITIALIZED, path)
         cleaner = hipify_python.GeneratedFileCleaner(keep_intermediates=True)
-        found = result(str(folder), path, [path], [], {"kernel_launches": []}, False, True,
+        found = result(str(folder), path, [path], [], {"kernel_launches": []}, True, True,
                        cleaner, False)  # fmt: skip
         text = Path(found.hipified_path).read_text()
         texts[name] = text.removeprefix(hipify_python.HIPIFY_C_BREADCRUMB)
@@ -105,6 +105,39 @@ def test_sources(tmp_path: Path) -> None:
     assert ours == {name.replace(".cu", ".hip"): text for name, text in theirs.items()}
     driver = (tmp_path / "ours_hip/driver.hip").read_bytes()
     assert driver.count(b"\r\n") == 1, "line ends stay"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if (x) k<<<1, 2>>>(a); else k<<<3, 4>>>(b);\n",
+        "// the launch\nk<<<1, 2>>>(a);\n",
+        "#define RUN k<<<1, 2>>>(a)\n",
+        "add<<<grid, block, add_bytes, add_stream>>>(x);\n",
+        "f(k<<<1, 2>>>(x->k)); {k<T><<<1, 2>>>(a);}\n",
+        "template <> int operator<<<int>(int);\n",
+        "<<<\n",
+    ],
+)
+def test_launches_stay(tmp_path: Path, text: str) -> None:
+    """hipcc compiles them, and what hipify makes of these does not compile."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/a.cu").write_text(text + "cudaFree(x);\n")
+    assert ported(tmp_path / "src")["a.hip"] == text + "hipFree(x);\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_the_added_include_has_the_encoding_of_the_file(
+    tmp_path: Path, end: str, encoding: str
+) -> None:
+    (tmp_path / "src").mkdir()
+    text = f"__global__ void k();{end}void f() {{ cudaFree(0); }}{end}"
+    (tmp_path / "src/a.cu").write_bytes(text.encode(encoding))
+    report = SimplePorting(tmp_path / "src", platform="hip", progress=False).run()
+    wanted = f'#include "hip/hip_runtime.h"{end}' + text.replace("cuda", "hip")
+    assert (report.output / "a.hip").read_bytes() == wanted.encode(encoding)
+    assert report.replaced == 1
 
 
 def test_a_long_source_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,21 @@ def test_the_main_names_are_gone(sources: Path, port: tuple[str, PortingReport])
     assert {each.name for each in report.unmapped}.isdisjoint(_rules.load(platform).pairs)
 
 
+API = re.compile(rb"\b(?:cu[A-Z]|CU[a-z]|cuda|__cuda|nvrtc|NVRTC_|CU_|CUDA_|CUDART_)\w+")
+COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def test_each_name_of_cuda_is_ported_or_reported(port: tuple[str, PortingReport]) -> None:
+    platform, report = port
+    rules = _rules.load(platform).pairs
+    known = {each.name for each in report.unmapped} | set(rules.values())
+    for name in ("cuda.h", "cuda_runtime_api.h", "driver_types.h", "cuComplex.h", "cudaGL.h"):
+        text = COMMENT.sub(b"", (report.output / "runtime" / name).read_bytes())
+        left = {found.decode() for found in API.findall(INCLUDE.sub(b"", text))}
+        left.discard("cuFunc")  # a parameter
+        assert left <= known, sorted(left - known)
+
+
 def test_ported_again_nothing_changes(port: tuple[str, PortingReport]) -> None:
     platform, report = port
     rules = _rules.load(platform).pairs

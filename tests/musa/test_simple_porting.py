@@ -154,6 +154,55 @@ def test_libraries_without_rules_are_named(tmp_path: Path) -> None:
     assert SimplePorting(folder, mapping_dir_path=mapping).run().families == {}
 
 
+# Of libraries and parts of them that have few rules or none.
+LEFT = [
+    "cuTexRefSetFlags", "cuImportExternalMemory", "cuUserObjectCreate",
+    "cuCoredumpGetAttribute", "cuMulticastCreate", "CUgraphEdgeData",
+    "CUflushGPUDirectRDMAWritesOptions", "CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2", "CUBLASWINAPI",
+    "CUSOLVERRF_FACTORIZATION_ALG1", "__CUDA_DEPRECATED", "__cudart_builtin__", "NVRTC_ERROR_MINE",
+    "nppiAdd_8u_C1RSfs", "cuptiActivityEnable",
+]  # fmt: skip
+NOT_CUDAS = ["cuBLAS", "cuda", "nccl", "cublas", "cudnn", "cu_seqlens"]
+
+
+@pytest.mark.parametrize("platform", ["musa", "hip"])
+def test_names_without_a_rule_are_reported(tmp_path: Path, platform: str) -> None:
+    if platform == "hip":
+        pytest.importorskip("torch", reason="torch is not installed")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/a.cu").write_text("\n".join([*LEFT, *NOT_CUDAS]))
+    report = SimplePorting(tmp_path / "src", platform=platform).run()
+    found = {each.name: (each.count, each.line) for each in report.unmapped}
+    assert found == {name: (1, line) for line, name in enumerate(LEFT, start=1)}
+    assert report.families == {"NPP": 1, "CUPTI": 1}
+
+
+@pytest.mark.parametrize("platform", ["musa", "hip"])
+def test_25_000_rules_take_little_time(
+    run_python: RunPython, tmp_path: Path, platform: str
+) -> None:
+    """As many as torch_musa has. Searched for one after the other they take minutes."""
+    if platform == "hip":
+        pytest.importorskip("torch", reason="torch is not installed")
+    (tmp_path / "rules").mkdir()
+    rules = {f"cudaName{number}X": f"mine{number}" for number in range(25_000)}
+    (tmp_path / "rules/all.json").write_text(json.dumps(rules))
+    (tmp_path / "src").mkdir()
+    lines = [f'#include "h{number}.h"\nmy_cudaName{number}Xy();\n' for number in range(25_000)]
+    (tmp_path / "src/a.cu").write_text("".join(lines) + "cuda = cubes * cudaName;\n" * 20_000)
+    done = run_python(
+        "-c",
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (40, 40))\n"
+        "from my_utils.musa.simple_porting import main\n"
+        "sys.exit(main(['--cuda-dir-path', 'src', '--mapping-dir-path', 'rules',\n"
+        f"               '--platform', '{platform}']))",
+    )
+    assert done.returncode == 0, done.stderr
+    output = tmp_path / f"src_{platform}" / ("a.mu" if platform == "musa" else "a.hip")
+    assert output.read_text().count("my_mine") == 25_000
+
+
 def test_a_second_run_changes_nothing(tree: Path) -> None:
     first = SimplePorting(tree).run()
     before = {name: (first.output / name).stat().st_mtime_ns for name in files(first.output)}

@@ -443,6 +443,30 @@ def test_a_configuration_of_verl(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert own.build_specs_to_arm_at_iter(2)[0]["stop_profile_names"] == ["update"]
 
 
+def test_what_verl_has_and_we_ignore_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    hook = {"finish_hook_cmd": "true", "finish_hook_all_ranks": True, "finish_hook_ranks": [0]}
+    schedule = {"skip_first": 1, "wait": 0, "warmup": 1, "active": 2, "repeat": 1}
+    tokens = {"profile_token_start": 3, "profile_token_end": 5}
+    ProfileManager.from_verl({
+        "global_profiler": {
+            "tool": "torch", "steps": [2], "relocate_results": True, **hook,
+            "global_tool_config": {"torch": {"schedule": schedule}},
+        },
+        "actor": {"profiler": {
+            "enable": True, "all_ranks": True, "tool_config": {"torch": tokens},
+        }},
+        "critic": {"profiler": {
+            "enable": True, "all_ranks": True, "tool_config": {"torch": {"schedule": schedule}},
+        }},
+    })  # fmt: skip
+    for name in (
+        "global_profiler.relocate_results", *(f"global_profiler.{name}" for name in hook),
+        *(f"actor.tool_config.{name}" for name in tokens), "critic.tool_config.schedule",
+        "global_tool_config.schedule",
+    ):  # fmt: skip
+        assert name in caplog.text
+
+
 @pytest.mark.parametrize("tool", ["null", "nsys", "torch_memory", "npu", "precision_debugger"])
 def test_tools_of_verl(tool: str) -> None:
     text = VERL.replace("tool: torch", f"tool: {tool}", 1).replace("continuous_steps: true", "x: 1")

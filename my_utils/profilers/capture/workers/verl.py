@@ -32,7 +32,7 @@ _CONTENTS = {"memory": "profile_memory", "shapes": "record_shapes", "stack": "wi
 _ACTIVITIES = ("cpu", "cuda")
 # What has no counterpart, and what it is where nobody has set it.
 _LEFT_OUT = ("relocate_results", "finish_hook_cmd", "finish_hook_all_ranks", "finish_hook_ranks")
-_LEFT_OUT_OF_TOOLS = ("profile_token_start", "profile_token_end")
+_LEFT_OUT_OF_TOOLS = ("profile_token_start", "profile_token_end", "schedule")
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*([\w.]+)\s*(?:,(.*))?\}", re.DOTALL)
 _DEPTH_MAX = 20
 
@@ -90,6 +90,8 @@ class _Translation:
             if self._captures(name, profiler)
         }
         self._note_left_out("global_profiler", self.run, _LEFT_OUT)
+        common = _part(self.run, "global_tool_config", tool)
+        self._note_left_out("global_tool_config", common, _LEFT_OUT_OF_TOOLS)
         found = {
             "enable": tool is not None,
             "tool": tool or "none",
