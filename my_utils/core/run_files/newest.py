@@ -75,11 +75,6 @@ def find_run(path: StrPath | None = None) -> FoundRun:
     )
 
 
-def find_runs(paths: Sequence[StrPath]) -> list[FoundRun]:
-    """`find_run` of each, or the newest run here where there are none."""
-    return [find_run(path) for path in paths] if paths else [find_run()]
-
-
 def tell_how(command: str, found: Iterable[FoundRun]) -> None:
     """Says on standard error how runs were found that the user did not name."""
     from ..command_line import say
@@ -90,13 +85,14 @@ def tell_how(command: str, found: Iterable[FoundRun]) -> None:
 
 
 def found_logs(command: str, paths: Sequence[StrPath], quiet: bool) -> list[str]:
-    """What a command reads: `find_runs` as paths. Says how they were found unless `quiet`. Ends the
-    command where a path does not exist, or there is no run."""
+    """What a command reads: `find_run` of each path, or the newest run here where there are none.
+    Says how they were found unless `quiet`. Ends the command where a path does not exist, or there
+    is no run."""
     from ..command_line import EXIT_USAGE, check_inputs, fail
 
     check_inputs(command, paths)
     try:
-        found = find_runs(paths)
+        found = [find_run(path) for path in paths] if paths else [find_run()]
     except FileNotFoundError as error:
         raise SystemExit(fail(command, error, EXIT_USAGE)) from None
     if not quiet:
