@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _core
 from ..core.bounded_read import describe
-from ..core.colours import text_colour
+from ..core.colours import slice_colours, text_colour
 from ..core.command_line import (
     CommandParser,
     add_json,
@@ -44,13 +44,12 @@ from ..core.public import public
 from ..core.ranges import parse_steps
 from ..core.run_files.newest import found_logs
 from ..core.trusted_open import open_without_waiting
-from .slice_colours import slice_colours
+from .inputs import CSV_NAME
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_FILE = re.compile(r"profile_rank_(\d+)(\.w\d+)?(?:\.part(\d+))?\.csv$")
 NODE_SHIFT = 40  # where no row says the attempt, node ids differ above this bit
 SUFFIXES = (".png", ".svg", ".pdf")
 DEFAULT_OUTPUT = "timeline.png"
@@ -90,7 +89,7 @@ def find_csvs(inputs: Iterable[str | Path]) -> list[Path]:
     found: list[Path] = []
     for item in map(Path, inputs):
         if item.is_dir():
-            inside = [path for path in item.iterdir() if _FILE.search(path.name)]
+            inside = [path for path in item.iterdir() if CSV_NAME.search(path.name)]
             if not inside:
                 raise FileNotFoundError(f"{item}: no profile_rank_*.csv in this directory")
             found += inside
@@ -102,7 +101,7 @@ def find_csvs(inputs: Iterable[str | Path]) -> list[Path]:
 
 
 def _file_order(path: Path) -> tuple[int, str, int, str]:
-    match = _FILE.search(path.name)
+    match = CSV_NAME.search(path.name)
     if match is None:
         return (0, "", 0, str(path))
     newest = 1 << 31
@@ -110,7 +109,7 @@ def _file_order(path: Path) -> tuple[int, str, int, str]:
 
 
 def _rank_of(path: Path) -> int:
-    match = _FILE.search(path.name)
+    match = CSV_NAME.search(path.name)
     return int(match[1]) if match else 0
 
 
@@ -211,7 +210,7 @@ def _last_steps(files: Mapping[int, Sequence[Path]], count: int, progress: Progr
 
 
 def _is_workers(path: Path) -> bool:
-    match = _FILE.search(path.name)
+    match = CSV_NAME.search(path.name)
     return match is not None and match[2] is not None
 
 
@@ -224,11 +223,6 @@ def _last_attempts(spans: list[tuple[str, int, Span]]) -> list[Span]:
     for name, attempt, span in spans:
         newest[name, span.step] = max(newest.get((name, span.step), -1), attempt)
     return [span for name, attempt, span in spans if attempt == newest[name, span.step]]
-
-
-def _file_of_process(path: Path) -> str:
-    """The name of the file of which `path` is a part, or which it is."""
-    return re.sub(r"\.part\d+\.csv$", ".csv", str(path))
 
 
 def plot_timeline(
@@ -273,7 +267,7 @@ def _chosen_spans(
     progress.phase("reading", len(paths), "files")
     spans: list[tuple[str, int, Span]] = []
     for path in paths:
-        name = _file_of_process(path)
+        name = re.sub(r"\.part\d+\.csv$", ".csv", str(path))  # of the file of which it is a part
         spans.extend((name, attempt, span) for attempt, span in _read_spans(path, steps))
         progress.advance()
     if not spans:
