@@ -19,7 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Literal, TypedDict, cast
 
 from ... import _core
 from ...core.files import atomic_write
@@ -315,14 +315,12 @@ def write_csv(report: Report, output: str | os.PathLike[str]) -> None:
     steps = [(iteration["step"], iteration["stages"]) for iteration in report["iterations"]]
     for step, stages in [("", report["stages"]), *steps]:
         for stage in stages:
-            cells: dict[str, Any] = {**stage}
-            writer.writerow({"step": step} | {key: _cell(cells[key]) for key in STAGE_KEYS})
+            cells = {  # times to the nanosecond
+                key: f"{value:.6f}" if isinstance(value, float) else value
+                for key, value in stage.items()
+            }
+            writer.writerow({"step": step} | {key: cells[key] for key in STAGE_KEYS})
     write_whole(Path(output), out.getvalue())
-
-
-def _cell(value: Any) -> Any:
-    """Times to the nanosecond."""
-    return f"{value:.6f}" if isinstance(value, float) else value
 
 
 def figures_of(numbers: _core._FigureNumbers) -> Figures:
