@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LEVELS = 2  # of folders below the one in which a run is looked for
 HERE = "."
 
-_FILE = re.compile(
+FILE_OF_A_RUN = re.compile(
     r"profile_rank_-?\d+.*\.csv"
     r"|rank_-?\d+(?:\.w\d+)?\.(?:\d+\.\d+(?:\.1)?\.journal(?:-ref)?|heartbeat\.json)"
 )
@@ -104,7 +104,7 @@ def is_run(folder: StrPath) -> bool:
     """Whether the folder holds files of a run; False if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
-            return any(_FILE.fullmatch(entry.name) for entry in entries)
+            return any(FILE_OF_A_RUN.fullmatch(entry.name) for entry in entries)
     except OSError:
         return False
 
@@ -153,7 +153,7 @@ def _sorted_entries(
     times: list[int] = []
     folders: list[tuple[bool, str]] = []
     for entry in entries:
-        if _FILE.fullmatch(entry.name):
+        if FILE_OF_A_RUN.fullmatch(entry.name):
             times.append(_written_ns(entry))
         elif not entry.name.startswith(".") and _is_folder(entry):
             path = entry.name if folder == HERE else os.path.join(folder, entry.name)
