@@ -65,7 +65,7 @@ ALLOWED = {
     "profilers/ncu/ncu_csv.py": (1, NAMED),
     "profilers/torch_profiler/torch_profile.py": (1, OWN),
     "profilers/torch_profiler/window_files.py": (1, OWN),
-    "record/log/line_writer.py": (1, SYSTEM),
+    "record/log/handlers.py": (1, SYSTEM),
     "run/agreement.py": (1, SYSTEM),
     "run/parent.py": (1, SYSTEM),
     "run/report_file.py": (1, WRITTEN),

@@ -21,7 +21,7 @@ from types import ModuleType
 
 import pytest
 
-from my_utils.core.torch_floor import FLOOR
+from my_utils.core.extras import FLOOR
 
 from .conftest import ROOT
 

@@ -8,6 +8,7 @@ process.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 
 UNTIMED = "#b5bac2"
 
@@ -40,6 +41,24 @@ def stage_colour(name: str) -> str:
     if known is not None:
         return known
     return _OTHERS[zlib.crc32(last.encode("utf-8", "surrogatepass")) % len(_OTHERS)]
+
+
+def slice_colours(slices: Iterable[tuple[int, str]]) -> dict[str, str]:
+    """The colour of each stage name, outer stages first; takes (depth, name).
+
+    For pictures: a trace file carries no colours. The Perfetto UI takes a slice's colour from its
+    name, so that a stage has one colour there, too, but not this one; it reads neither `cname` of
+    the JSON format nor any field of the protobuf format for it.
+
+    >>> slice_colours([(1, "forward"), (0, "iter")]) == {
+    ...     "iter": stage_colour("iter"), "forward": stage_colour("forward")}
+    True
+    """
+    depths: dict[str, int] = {}
+    for depth, name in slices:
+        depths[name] = min(depth, depths.get(name, depth))
+    order = sorted(depths, key=lambda name: (depths[name], name))
+    return {name: stage_colour(name) for name in order}
 
 
 def text_colour(ground: str) -> str:

@@ -9,7 +9,7 @@
 True
 
 `parser` brings `--no-color`, `--version` and `--help`; the others are added where they mean
-something. Where the user names no log directory, `logs` is empty: `run_files.newest.find_runs`
+something. Where the user names no log directory, `logs` is empty: `run_files.newest.found_logs`
 says which run is meant. Outputs are written by `open_output`, and `Progress` shows how far it is.
 """
 
@@ -105,7 +105,10 @@ class CommandParser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         chosen, rest = self.parse_known_args(args, namespace)
         if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}{self._meant_option(rest)}")
+            options = [word.partition("=")[0] for word in rest if word.startswith("-")]
+            meant = (closest(option, self._option_string_actions) for option in options)
+            hint = next(filter(None, meant), "")
+            self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         return chosen
 
     def error(self, message: str) -> NoReturn:
@@ -117,12 +120,6 @@ class CommandParser(argparse.ArgumentParser):
         known = [str(choice) for choice in action.choices]
         raise argparse.ArgumentError(
             action, f"{value!r} is not one of {', '.join(known)}{closest(str(value), known)}"
-        )
-
-    def _meant_option(self, rest: Iterable[str]) -> str:
-        words = [word.partition("=")[0] for word in rest if word.startswith("-")]
-        return next(
-            filter(None, (closest(word, self._option_string_actions) for word in words)), ""
         )
 
 

@@ -1,11 +1,12 @@
 """Imports of packages that may be missing: an ImportError says what needs which, and how to install
-it."""
+it. A torch that is older than any that this package is tested with is one warning; what the oldest
+one lacks is in `older_torch`.
+"""
 
 from __future__ import annotations
 
 import importlib
-
-from .torch_floor import warn_below_floor
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ PACKAGES = {
     "yaml": "pyyaml",
 }
 WITH_TORCH = ("torch", "setuptools")  # which torch requires
+FLOOR = (2, 11)  # of torch; pyproject.toml requires the same
+
+_floor_checked = False
 
 
 def how_to_install(module: str) -> str:
@@ -82,4 +86,26 @@ class needs_torch:
                 name=error.name,
             ) from error
         if error is None:
-            warn_below_floor()
+            _warn_below_floor()
+
+
+def _warn_below_floor() -> None:
+    """One warning where a torch below the floor is loaded. Costs a look-up; thread-safe."""
+    global _floor_checked
+    if _floor_checked or "torch" not in sys.modules:
+        return
+    # While torch is being imported, it has no version yet.
+    version = str(getattr(sys.modules["torch"], "__version__", ""))
+    numbers = version.split(".")[:2]
+    if len(numbers) < 2 or not all(number.isdigit() for number in numbers):
+        return
+    _floor_checked = True
+    if tuple(map(int, numbers)) < FLOOR:
+        from .warnings import warn_once  # late: it loads the module in C
+
+        floor = ".".join(map(str, FLOOR))
+        warn_once(
+            "torch:floor",
+            f"torch {version} is older than {floor}, the oldest that my_utils is tested with: "
+            "profilers can lose figures, and set_step can break a compiled graph",
+        )

@@ -124,7 +124,6 @@ def trace_substitutes(known: type) -> None:
         return
     from torch._dynamo.guards import GuardBuilder
     from torch._dynamo.side_effects import SideEffects
-    from torch._dynamo.variables.builder import VariableBuilder
 
     variable = _variable_with_substitutes()
 
@@ -135,9 +134,17 @@ def trace_substitutes(known: type) -> None:
             return wrapped
         return builder.tx.output.side_effects.track_object_existing(value, wrapped)
 
+    wrap_objects(wrap, known)
+
+
+def wrap_objects(wrap: Callable[[Any, Any], Any], *classes: type) -> None:
+    """Has Dynamo take `wrap(builder, object)` as the variable of an object whose type is one of the
+    classes: there is no public way to say it."""
+    from torch._dynamo.variables.builder import VariableBuilder
+
     for trace_numpy in (False, True):
         dispatch: dict[object, Any] = VariableBuilder._type_dispatch_impl(trace_numpy)
-        dispatch[known] = wrap
+        dispatch.update(dict.fromkeys(classes, wrap))
 
 
 @functools.cache

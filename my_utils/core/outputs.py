@@ -105,7 +105,8 @@ def check_suffix(path: StrPath, known: Sequence[str]) -> str:
             return suffix
     found = os.path.splitext(name)[1]
     what = f"unknown suffix {found!r}" if found else "a suffix is missing"
-    raise ValueError(f"{given}: {what}; known are {_listed(known)}")
+    listed = " and ".join(filter(None, [", ".join(known[:-1]), *known[-1:]]))
+    raise ValueError(f"{given}: {what}; known are {listed}")
 
 
 def is_stream(path: StrPath) -> bool:
@@ -118,10 +119,6 @@ def is_stream(path: StrPath) -> bool:
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _own_descriptor(given) is not None
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _check_parent(given: str) -> None:

@@ -13,6 +13,7 @@ versions only add keys.
 from __future__ import annotations
 
 import os
+import pickletools
 import re
 import zipfile
 from pathlib import Path
@@ -20,9 +21,12 @@ from typing import Any
 
 from .extras import needs_torch
 from .files import atomic_write
-from .pickle_bounds import OutOfBounds, check_pickle
 from .printable import printable
 from .trusted_open import open_without_waiting
+
+DEPTH_MAX = 300
+EXPANDED_MAX = 1 << 28  # values, each counted as often as it is reached
+KEY_MAX = 1000  # values in one key
 
 
 class PlainFileError(ValueError):
@@ -31,7 +35,7 @@ class PlainFileError(ValueError):
 
 def save_plain(payload: dict[str, Any], path: str | os.PathLike[str]) -> Path:
     """Writes the file next to its place under another name, then renames it. Folders are made as
-    needed. OSError if it cannot be written. The values: see `_plain_copy`."""
+    needed. OSError if it cannot be written. The values: see `plain_copy`."""
     import torch
 
     target = Path(path)
@@ -115,3 +119,143 @@ def _read_pickle(file: Path, format: str, newest: int, what: str) -> dict[str, A
     if version > newest:
         raise PlainFileError(f"has version {version}; this my_utils reads {newest} and below")
     return payload
+
+
+# --- the pickle in it ---
+
+
+class OutOfBounds(ValueError):
+    """A pickle that would take too much memory, time or depth, or is none of plain data."""
+
+
+class _Value:
+    """What an operation made: how deep it is nested, and of how many values it consists."""
+
+    __slots__ = ("depth", "expanded", "held", "kind")
+
+    def __init__(self, kind: str = "") -> None:
+        self.depth = 1
+        self.expanded = 1
+        self.held = False  # in another one: it must not grow any more
+        self.kind = kind
+
+    def add(self, part: _Value) -> None:
+        if self.held:
+            raise OutOfBounds("a value in it contains itself, or grows after its container")
+        part.held = True
+        self.depth = max(self.depth, part.depth + 1)
+        self.expanded += part.expanded
+        if self.depth > DEPTH_MAX:
+            raise OutOfBounds(f"it is nested more than {DEPTH_MAX} deep")
+        if self.expanded > EXPANDED_MAX:
+            raise OutOfBounds(f"it has more than {EXPANDED_MAX} values")
+
+
+_NUMBERS = frozenset(["BININT", "BININT1", "BININT2", "LONG1", "LONG4", "INT", "LONG"])
+_LEAVES = _NUMBERS | {
+    *["NONE", "NEWTRUE", "NEWFALSE", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE"],
+    *["SHORT_BINSTRING", "BINSTRING", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET", "EMPTY_TUPLE"],
+}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+class _Machine:
+    """The stack and the memo of an unpickler, without the values."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Value] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, _Value] = {}
+
+    def do(self, name: str, argument: Any) -> None:
+        if name in _LEAVES:
+            self.stack.append(_Value("number" if name in _NUMBERS else ""))
+        elif name in ("BINGET", "LONG_BINGET"):
+            self.stack.append(self.memo[argument])
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            self.memo[argument] = self.stack[-1]
+        elif name == "MARK":
+            self.marks.append(len(self.stack))
+        elif name == "GLOBAL":
+            self.stack.append(_Value(argument.rpartition(" ")[2]))
+        elif name in _TUPLES:
+            self._tuple(len(self.stack) - _TUPLES[name])
+        elif name == "TUPLE":
+            self._tuple(self.marks.pop())
+        else:
+            self._grow(name)
+
+    def _tuple(self, first: int) -> None:
+        parts = self._taken(first)
+        made = _Value(parts[0].kind if len(parts) == 1 else "")
+        for part in parts:
+            made.add(part)
+        self.stack.append(made)
+
+    def _taken(self, first: int) -> list[_Value]:
+        if first < 0:
+            raise OutOfBounds("it is damaged")
+        parts = self.stack[first:]
+        del self.stack[first:]
+        return parts
+
+    def _grow(self, name: str) -> None:
+        if name in ("APPENDS", "SETITEMS", "ADDITEMS"):
+            parts = self._taken(self.marks.pop())
+        elif name in ("APPEND", "BUILD", "REDUCE", "NEWOBJ", "BINPERSID"):
+            parts = self._taken(len(self.stack) - 1)
+        elif name == "SETITEM":
+            parts = self._taken(len(self.stack) - 2)
+        else:
+            raise OutOfBounds(f"{name} is in it, which torch.save does not write")
+        if name == "BINPERSID":
+            self.stack.append(_Value())
+        elif name in ("REDUCE", "NEWOBJ"):
+            self._call(parts[0])
+        else:
+            self._put(name, parts)
+
+    def _call(self, arguments: _Value) -> None:
+        function = self.stack.pop()
+        if function.kind == "bytearray" and arguments.kind == "number":
+            raise OutOfBounds("a bytearray in it is made from a size")
+        made = _Value()
+        made.add(arguments)
+        self.stack.append(made)
+
+    def _put(self, name: str, parts: list[_Value]) -> None:
+        into = self.stack[-1]
+        for place, part in enumerate(parts):
+            is_key = name == "ADDITEMS" or (name.startswith("SETITEM") and place % 2 == 0)
+            if is_key and part.expanded > KEY_MAX:
+                raise OutOfBounds(f"a key in it has more than {KEY_MAX} values")
+            into.add(part)
+
+
+def check_pickle(data: bytes) -> None:
+    """Whether torch's loader for weights can read a pickle of plain data without harm: OutOfBounds
+    for one that is nested too deep, is too large, or has operations that `torch.save` does not
+    write.
+
+    That loader trusts the file in depth and size. A deeply nested tuple as a key ends the process,
+    and one that holds itself twice in each of forty steps takes forever to hash. This reads only
+    the pickle's operations, and makes nothing.
+
+    >>> import pickle
+    >>> check_pickle(pickle.dumps({"x": [1.5, ("y",)]}, protocol=2))
+    >>> deep = b")" + b"\\x85" * 1000  # an empty tuple in a tuple in a tuple …
+    >>> check_pickle(b"\\x80\\x02}" + deep + b"K\\x01s.")
+    Traceback (most recent call last):
+    my_utils.core.plain_files.OutOfBounds: it is nested more than 300 deep
+    """
+    machine = _Machine()
+    try:
+        for operation, argument, _ in pickletools.genops(data):
+            if operation.name == "STOP":
+                return
+            if operation.name != "PROTO":
+                machine.do(operation.name, argument)
+    except OutOfBounds:
+        raise
+    except (IndexError, KeyError, ValueError, OverflowError, UnicodeError) as error:
+        raise OutOfBounds(f"it is damaged ({error})") from None

@@ -1,4 +1,5 @@
-"""Calls functions when the process ends, and waits for their threads.
+"""Calls functions when the process ends, and waits for their threads. Workers of a pool end with
+their parent.
 
 Children of multiprocessing do not run atexit before Python 3.13, so finalizers serve there.
 
@@ -52,3 +53,19 @@ def join_within(thread: threading.Thread, seconds: float) -> bool:
         for _ in range(_JOINS):
             thread.join(seconds / _JOINS)
     return not thread.is_alive()
+
+
+def end_with_parent() -> None:
+    """Called in a worker of a pool. The worker then ends when its parent is killed. Otherwise it
+    would wait for work forever."""
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def outlast() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=outlast, name="my_utils parent", daemon=True).start()

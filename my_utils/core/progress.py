@@ -113,13 +113,15 @@ class Progress:
         now = time.monotonic()
         with self._lock:
             if self._bar is not None:
-                self._bar.show(self._done, self._total, self._title())
+                title = f"{self.name}: {self._phase}" if self._phase else self.name
+                self._bar.show(self._done, self._total, title)
                 return
             is_due = now - self._said >= LINE_EVERY_S
             if is_due:
                 self._said = now
         if is_due:
-            self._print_line(now)
+            with contextlib.suppress(OSError, ValueError):  # standard error is closed
+                print(f"{self._text()}, {now - self._began:.0f} s", file=sys.stderr, flush=True)
 
     def print(self, text: str) -> None:
         """Prints a result to standard output, with the bar out of its way."""
@@ -129,13 +131,6 @@ class Progress:
                 return
             with self._bar.hidden():
                 print(text, flush=True)
-
-    def _print_line(self, now: float) -> None:
-        with contextlib.suppress(OSError, ValueError):  # standard error is closed
-            print(f"{self._text()}, {now - self._began:.0f} s", file=sys.stderr, flush=True)
-
-    def _title(self) -> str:
-        return f"{self.name}: {self._phase}" if self._phase else self.name
 
     def _text(self) -> str:
         parts = [self._phase] if self._phase else []

@@ -22,34 +22,30 @@ from .printable import printable
 def current_rank() -> int:
     """The rank of `GlobalLogger().setup`, else of torch.distributed, else of the launcher's
     environment, else 0."""
-    known = identity()
-    if known is not None:
-        return known.rank
-    group = distributed()
-    return rank_from_environment() or 0 if group is None else int(group.get_rank())
+    return known_rank() or 0
 
 
 def known_rank() -> int | None:
     """Like `current_rank`, but None if the rank is unknown."""
-    if identity() is not None or distributed() is not None:
-        return current_rank()
-    return rank_from_environment()
+    known = identity()
+    if known is not None:
+        return known.rank
+    group = distributed()
+    return rank_from_environment() if group is None else int(group.get_rank())
 
 
 def world_size() -> int:
     """The number of ranks, from where `current_rank` has the rank."""
-    known = identity()
-    if known is not None:
-        return known.world_size
-    group = distributed()
-    return world_size_from_environment() or 1 if group is None else int(group.get_world_size())
+    return known_world_size() or 1
 
 
 def known_world_size() -> int | None:
     """Like `world_size`, but None if it is unknown."""
-    if identity() is not None or distributed() is not None:
-        return world_size()
-    return world_size_from_environment()
+    known = identity()
+    if known is not None:
+        return known.world_size
+    group = distributed()
+    return world_size_from_environment() if group is None else int(group.get_world_size())
 
 
 def own_name(form: str = "rank_{}") -> str:

@@ -20,9 +20,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.child_processes import end_with_parent
 from ..core.command_line import CommandParser, add_quiet, fail, parser, run_cli, say
 from ..core.extras import require
+from ..core.process_end import end_with_parent
 from ..core.progress import Progress
 from ._converter_project import Said, said_by
 from ._port_file import diff_of

@@ -70,7 +70,9 @@ def auto() -> None:
     if not is_on():
         return
     os.environ.update(reach(os.environ))
-    watch_for_torch()
+    if _NAME not in sys.modules:
+        sys.modules[_NAME] = module = _watch_module()
+        module.watch()  # calls `torch_is_ready` once torch has been executed, or at once
 
 
 def prints_verdict(wanted: bool) -> None:
@@ -117,10 +119,14 @@ def _begin(process: _Process) -> None:
     process.rank = rank
     logger = GlobalLogger()
     if logger.is_set_up:
-        _follow(process, logger)
+        process.folder, process.rank = logger.log_dir, logger.rank
+        if process.folder is not None:
+            report_rank(logger.rank, process.folder, own_setup=True)
     else:
         name = name_of_run([_script()])
-        process.place = _existing(agree(world_size, lambda: _proposal(name, world_size)), name)
+        process.place = _existing(
+            agree(world_size, lambda: given_place() or new_place(name, world_size)), name
+        )
         process.folder = process.place.folder
         _take_over(process, logger, rank, world_size)
         mark_process_tree(*process.place)
@@ -129,10 +135,6 @@ def _begin(process: _Process) -> None:
     watch_identity(_moved)
     if rank == 0 and REPORT not in os.environ:
         call_at_end(_print_verdict)
-
-
-def _proposal(name: str, world_size: int) -> Place:
-    return given_place() or new_place(name, world_size)
 
 
 def _existing(place: Place, name: str) -> Place:
@@ -192,13 +194,6 @@ def _moved(identity: Identity | None) -> None:
                 complete_run_file(before.folder, {"moved_to": identity.log_dir}, leads=True)
 
 
-def _follow(process: _Process, logger: GlobalLogger) -> None:
-    process.folder = logger.log_dir
-    process.rank = logger.rank
-    if process.folder is not None:
-        report_rank(logger.rank, process.folder, own_setup=True)
-
-
 def _write_run_file(place: Place, rank: int, world_size: int) -> None:
     about = {
         "script": _script(),
@@ -239,17 +234,7 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def watch_for_torch() -> None:
-    """Has `attach.torch_is_ready` called once torch has been executed, at once if it has been.
-    Idempotent."""
-    if _NAME in sys.modules:
-        return
-    module = _load()
-    sys.modules[_NAME] = module
-    module.watch()
-
-
-def _load() -> ModuleType:
+def _watch_module() -> ModuleType:
     """sitecustomize.py under another name, by which it does not begin by itself."""
     path = os.path.join(SITE_FOLDER, "sitecustomize.py")
     spec = spec_from_loader(_NAME, SourceFileLoader(_NAME, path))

@@ -31,7 +31,9 @@ def closing_lines(reported: Reported) -> list[str]:
     places = reported.places()
     if not places:
         return [f"my_utils run: nothing was recorded: {_why_nothing(reported)}"]
-    where = _where(reported, places)
+    own = [place for place in places if place in reported.own_setup]
+    note = " (the script's own setup chose it)" if own else ""
+    where = [f"files: {_shown(own or places)}{note}"]
     if 0 not in reported.ranks and not _are_all(reported, places[0]):
         ranks = ranges_text(as_ranges(reported.ranks))
         return [f"ranks {ranks} ran here; the host of rank 0 prints the verdict", *where]
@@ -43,13 +45,6 @@ def _are_all(reported: Reported, place: str) -> bool:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return len(reported.ranks) >= int(read_run_file(Path(place))["world_size"])
     return False
-
-
-def _where(reported: Reported, places: Sequence[str]) -> list[str]:
-    own = [place for place in places if place in reported.own_setup]
-    if own:
-        return [f"files: {_shown(own)} (the script's own setup chose it)"]
-    return [f"files: {_shown(places)}"]
 
 
 def _shown(places: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from ..core.command_line import CommandParser, fail, parser
+from ..core.command_line import EXIT_USAGE, CommandParser, fail, parser
 from ..core.ranges import checked, parse_ranks
 from . import in_process
 from .agreement import Place, given_place, launcher_began_s
@@ -56,7 +56,6 @@ _STATUSES = "the status of the script or the command, or its signal\n2  wrong ar
 _NOTES = "With MY_UTILS_RUN=0 in the environment nothing is recorded."
 
 _FILES_OF_PYTHON = (".py", ".pyc", ".pyz", ".pyw")
-_USAGE_STATUS = 2
 CAPTURED_FROM = 22  # a step after the warm-up of most runs
 CAPTURED_STEPS = 2
 REPEAT_LEAST = 2  # of one run a side nothing is known of how much runs differ
@@ -94,10 +93,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     module runs in this process. Raises SystemExit with status 2 for a wrong command line.
     """
     options, program = _parse(list(sys.argv[1:] if argv is None else argv))
-    in_rank = program.form != "command" and _is_rank()
     if options.against is not None:
         return _run_against(options, program, options.against)
-    if in_rank:
+    if program.form != "command" and _is_rank():
         return _run_here(options, program)
     if not is_on():
         return _replace_process(program.command())
@@ -212,7 +210,7 @@ def _is_rank() -> bool:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise SystemExit(fail("run", message, _USAGE_STATUS))
+    raise SystemExit(fail("run", message, EXIT_USAGE))
 
 
 # --- in this process ---

@@ -51,20 +51,6 @@ def is_on() -> bool:
     return read_switch(_SWITCH, default=True)
 
 
-def takes_gpu_times() -> bool:
-    """Whether stages get CUDA events."""
-    return read_switch(GPU_TIMES, default=True)
-
-
-def samples_host() -> bool:
-    return read_switch(HOST_SAMPLES, default=True)
-
-
-def records_collectives() -> bool:
-    """Whether each collective is a row."""
-    return read_switch(COLLECTIVES, default=True)
-
-
 def bucket_steps() -> int | None:
     """In each how many steps the buckets of DDP are timed: 0 never, None as the recorder thinks."""
     text = os.environ.get(BUCKETS, "").strip()

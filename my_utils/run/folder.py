@@ -24,9 +24,6 @@ RUN_FILE_BYTES_MAX = 1 << 20
 _OF_THE_LAST_ATTEMPT = {"world_size", "torch", "moved_to"}
 _OF_A_REQUEST = ("my_utils.control.json", ".my_utils.control.json.lock")  # for a capture
 _NAME_BYTES_MAX = 80
-_FILES_OF_A_RUN = re.compile(
-    r"profile_rank_.*\.csv|rank_.*\.journal(-ref)?|rank_.*\.heartbeat\.json"
-)
 _PROGRAM = re.compile(r"[^-].*\.py[cz]?")
 
 
@@ -80,10 +77,12 @@ def held_by(folder: Path, before_s: float | None = None) -> str | None:
 
     before_s: files that were written after this moment (Unix time) do not count.
     """
+    from ..core.run_files.newest import FILE_OF_A_RUN  # only who starts a run asks
+
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             counts = before_s is None or entry.stat().st_mtime < before_s
-            if counts and _FILES_OF_A_RUN.fullmatch(entry.name):
+            if counts and FILE_OF_A_RUN.fullmatch(entry.name):
                 return entry.name
     return None
 

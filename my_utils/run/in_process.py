@@ -10,7 +10,7 @@ import os
 import runpy
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from types import ModuleType, TracebackType
 from typing import Any
@@ -88,9 +88,8 @@ def _code(path: str, main: ModuleType) -> Any:
         return compile(source, path, "exec", dont_inherit=True)
 
 
-def _run(program: object) -> None:
+def _run(program: Callable[[], object]) -> None:
     with _own_frames_hidden():
-        assert callable(program)
         program()
 
 
@@ -114,12 +113,8 @@ class _own_frames_hidden:
         def show(
             kind: type[BaseException], error: BaseException, shown: TracebackType | None
         ) -> None:
-            while shown is not None and _is_own(shown):
+            while shown is not None and shown.tb_frame.f_code.co_filename.startswith(_OWN_FRAMES):
                 shown = shown.tb_next
             hook(kind, error.with_traceback(shown), shown)
 
         sys.excepthook = show
-
-
-def _is_own(traceback: TracebackType) -> bool:
-    return traceback.tb_frame.f_code.co_filename.startswith(_OWN_FRAMES)

@@ -229,6 +229,7 @@ def _pair(
 ) -> Iterator[Arrow]:
     """An arrow's two rows. ends: from which rank, and to which. what: bucket, name, moment."""
     bucket, name, at_ns = what
+    quoted = printable(name).replace('"', '""')
     number = (key[0] << 10 | bucket) * RANKS_MAX + ends[1] % RANKS_MAX
     for rank, kind, moment in (
         (ends[0], "FLOW_START", at_ns),
@@ -238,11 +239,7 @@ def _pair(
         seconds, decimals = divmod(moment, 10**9)
         begin = f"{seconds}.{decimals:09d},,{quote(one.host)},{key[1]}"
         ids = f"tid={one.ready[key].tid},tag={TAG},id={number}"
-        row = f'{begin},"{_quoted(name)}",{kind},,"{ids}"\n'
+        row = f'{begin},"{quoted}",{kind},,"{ids}"\n'
         if one.attempt > 1:
             row = f"{begin},my_utils.process,INSTANT,,attempt={key[0]}\n{row}"
         yield rank, row
-
-
-def _quoted(name: str) -> str:
-    return printable(name).replace('"', '""')

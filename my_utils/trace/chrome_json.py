@@ -98,14 +98,13 @@ class ChromeJson:
         while True:
             found = _SPACE.match(self._window, self._at)
             self._at = found.end() if found else self._at
-            if self._at < len(self._window):
-                return self._window[self._at].lstrip("\ufeff") or self._skip_mark()
-            if not self._more():
-                return ""
-
-    def _skip_mark(self) -> str:
-        self._at += 1
-        return self._peek()
+            if self._at == len(self._window):
+                if not self._more():
+                    return ""
+            elif self._window[self._at] == "\ufeff":
+                self._at += 1
+            else:
+                return self._window[self._at]
 
     def _members(self) -> Iterator[Any]:
         has_events = False

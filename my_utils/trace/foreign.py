@@ -13,10 +13,10 @@ import functools
 import heapq
 import json
 import math
-import re
 from decimal import Decimal, InvalidOperation
 from typing import IO, TYPE_CHECKING, Any
 
+from ..core.run_files.row_metadata import encoded_word
 from .chrome_json import ChromeJson, TraceFileError
 from .sorted_runs import SortedRuns
 
@@ -45,7 +45,7 @@ ROWS_A_WRITE = 1000
 DRAWN = frozenset("XBEiIRsftCbneSTpF")
 KIND_OF_FLOW = {"s": "FLOW_START", "t": "FLOW_STEP", "f": "FLOW_END"}
 
-_SPECIAL = re.compile(r'[,="%\r\n]')
+_encode = functools.lru_cache(4096)(encoded_word)
 _JSON = json.JSONEncoder(default=float, ensure_ascii=False)
 
 
@@ -562,11 +562,6 @@ def _flow_number(value: Any) -> Any:
         except ValueError:
             return value
     return value
-
-
-@functools.lru_cache(4096)
-def _encode(text: str) -> str:
-    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def _text(value: Any) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _core
 from ..core.bounded_read import describe
-from ..core.colours import text_colour
+from ..core.colours import slice_colours, text_colour
 from ..core.command_line import (
     CommandParser,
     add_json,
@@ -44,13 +44,12 @@ from ..core.public import public
 from ..core.ranges import parse_steps
 from ..core.run_files.newest import found_logs
 from ..core.trusted_open import open_without_waiting
-from .slice_colours import slice_colours
+from .inputs import CSV_NAME
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_FILE = re.compile(r"profile_rank_(\d+)(\.w\d+)?(?:\.part(\d+))?\.csv$")
 NODE_SHIFT = 40  # where no row says the attempt, node ids differ above this bit
 SUFFIXES = (".png", ".svg", ".pdf")
 DEFAULT_OUTPUT = "timeline.png"
@@ -90,7 +89,7 @@ def find_csvs(inputs: Iterable[str | Path]) -> list[Path]:
     found: list[Path] = []
     for item in map(Path, inputs):
         if item.is_dir():
-            inside = [path for path in item.iterdir() if _FILE.search(path.name)]
+            inside = [path for path in item.iterdir() if CSV_NAME.search(path.name)]
             if not inside:
                 raise FileNotFoundError(f"{item}: no profile_rank_*.csv in this directory")
             found += inside
@@ -98,20 +97,16 @@ def find_csvs(inputs: Iterable[str | Path]) -> list[Path]:
             found.append(item)
         else:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), item)
-    return sorted(found, key=_file_order)
+    return sorted(found, key=lambda path: (_in_name(path), str(path)))
 
 
-def _file_order(path: Path) -> tuple[int, str, int, str]:
-    match = _FILE.search(path.name)
+def _in_name(path: Path) -> tuple[int, str, int]:
+    """The rank, the worker, "" for the rank itself, and the part of a profile CSV."""
+    match = CSV_NAME.search(path.name)
     if match is None:
-        return (0, "", 0, str(path))
+        return 0, "", 0
     newest = 1 << 31
-    return (int(match[1]), match[2] or "", int(match[3] or newest), str(path))
-
-
-def _rank_of(path: Path) -> int:
-    match = _FILE.search(path.name)
-    return int(match[1]) if match else 0
+    return int(match[1]), match[2] or "", int(match[3] or newest)
 
 
 def read_spans(path: str | Path, steps: range | None = None) -> Iterator[Span]:
@@ -142,7 +137,7 @@ def read_spans(path: str | Path, steps: range | None = None) -> Iterator[Span]:
 
 def _read_spans(path: Path, steps: range | None) -> Iterator[tuple[int, Span]]:
     """Also of each span the attempt that recorded it."""
-    rank = _rank_of(path)
+    rank = _in_name(path)[0]
     bad, first, attempt = 0, "", -1
     with open(path, "rb", buffering=0) as file:
         for row in _core.StageRows((str(path), file.fileno(), -1, None, True)):
@@ -201,18 +196,13 @@ def _last_steps(files: Mapping[int, Sequence[Path]], count: int, progress: Progr
     workers (`.w1`) count only if it has no separate file."""
     last: list[int] = []
     for paths in files.values():
-        own = [path for path in paths if not _is_workers(path)]
+        own = [path for path in paths if not _in_name(path)[1]]
         step = _last_step(own or paths, progress)
         if step is not None:
             last.append(step)
     if not last:
         raise ValueError("no finished stage in these files")
     return range(min(last) - count + 1, min(last) + 1)
-
-
-def _is_workers(path: Path) -> bool:
-    match = _FILE.search(path.name)
-    return match is not None and match[2] is not None
 
 
 def _last_attempts(spans: list[tuple[str, int, Span]]) -> list[Span]:
@@ -224,11 +214,6 @@ def _last_attempts(spans: list[tuple[str, int, Span]]) -> list[Span]:
     for name, attempt, span in spans:
         newest[name, span.step] = max(newest.get((name, span.step), -1), attempt)
     return [span for name, attempt, span in spans if attempt == newest[name, span.step]]
-
-
-def _file_of_process(path: Path) -> str:
-    """The name of the file of which `path` is a part, or which it is."""
-    return re.sub(r"\.part\d+\.csv$", ".csv", str(path))
 
 
 def plot_timeline(
@@ -260,20 +245,20 @@ def _chosen_spans(
 ) -> tuple[list[Span], range]:
     paths = find_csvs(inputs)
     if ranks is not None:
-        paths = [path for path in paths if _rank_of(path) in ranks]
+        paths = [path for path in paths if _in_name(path)[0] in ranks]
     if not paths:
         raise ValueError("no rank of the input is among the ranks asked for")
     paths = _readable(paths)
     files: dict[int, list[Path]] = {}
     for path in paths:
-        files.setdefault(_rank_of(path), []).append(path)
+        files.setdefault(_in_name(path)[0], []).append(path)
     if steps is None:
         progress.phase("looking for the last steps", len(paths), "files")
         steps = _last_steps(files, 2, progress)
     progress.phase("reading", len(paths), "files")
     spans: list[tuple[str, int, Span]] = []
     for path in paths:
-        name = _file_of_process(path)
+        name = re.sub(r"\.part\d+\.csv$", ".csv", str(path))  # of the file of which it is a part
         spans.extend((name, attempt, span) for attempt, span in _read_spans(path, steps))
         progress.advance()
     if not spans:

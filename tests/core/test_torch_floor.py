@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from my_utils.core.torch_floor import FLOOR
+from my_utils.core.extras import FLOOR
 
 from ..conftest import ROOT, RunPython
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.no_torch
 KILLED = """
 import multiprocessing, os, signal, sys, time
 from concurrent.futures import ProcessPoolExecutor
-from my_utils.core.child_processes import end_with_parent
+from my_utils.core.process_end import end_with_parent
 
 def wait_for_the_other(number):
     open(f"begun{number}", "w").close()

@@ -14,7 +14,7 @@ import pytest
 
 from my_utils.analysis import live
 from my_utils.analysis.live.collectives import Collectives, find_collectives
-from my_utils.core.pickle_bounds import OutOfBounds, check_pickle
+from my_utils.core.plain_files import OutOfBounds, check_pickle
 from my_utils.core.run_files.ranks import find_ranks
 from my_utils.core.run_files.state import Rank
 from my_utils.tensors.recordings.recording import RecordingError, load_recording

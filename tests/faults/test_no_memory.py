@@ -134,8 +134,8 @@ def test_the_text_log_goes_on_when_there_is_memory_again(
         run_python,
         """
         import logging
-        from my_utils.record.log import line_writer
-        line_writer._LOCAL = frozenset()  # as on a network file system
+        from my_utils.record.log import handlers
+        handlers._LOCAL = frozenset()  # as on a network file system
         limits = resource.getrlimit(resource.RLIMIT_AS)
         logger.setup("logs", console=False, rank=0, world_size=1)
         with open("/proc/self/statm") as file:

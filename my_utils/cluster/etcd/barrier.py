@@ -22,6 +22,7 @@ In larger jobs members write at intervals only.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -149,12 +150,9 @@ class Participant:
 
     def _leave(self) -> None:
         """Deletes its key at once. If etcd cannot be reached, the lease ends by itself."""
-        if not self.lease:
-            return
-        try:
-            self.etcd.revoke(self.lease)
-        except Exception:
-            return
+        if self.lease:
+            with contextlib.suppress(Exception):
+                self.etcd.revoke(self.lease)
 
     # --- coming ---
 
@@ -261,11 +259,13 @@ class Participant:
 
     def _look(self) -> Outcome | None:
         """Does what is due now. Returns the outcome once the round has ended."""
+        world_size = self.keys.world_size
         while True:
             view = self._read()
             if isinstance(view, Outcome):
                 return view
-            if self._has_to_call(view):
+            may_call = view.count >= world_size or world_size <= CALLS_MAX
+            if view.call < self.came and may_call:
                 view.call = self._call(view.state, view.call)
                 if not view.call:
                     continue
@@ -274,7 +274,7 @@ class Participant:
             answers = self._answer(view.state, view.call)
             if not answers:
                 continue
-            if answers < self.keys.world_size:
+            if answers < world_size:
                 return None
             if self._end(view.state, OPEN):
                 return OPEN
@@ -323,10 +323,6 @@ class Participant:
                 self.keys.prefix,
                 self.keys.world_size,
             )
-
-    def _has_to_call(self, view: _View) -> bool:
-        world_size = self.keys.world_size
-        return view.call < self.came and (view.count >= world_size or world_size <= CALLS_MAX)
 
     def _call(self, state: State, seen: int) -> int:
         """Writes a call. Returns its number, or 0 if another member was quicker."""

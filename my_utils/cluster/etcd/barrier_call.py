@@ -15,20 +15,29 @@ ValueError: rank must be below world_size (8), not 8
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import secrets
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from ...core.arguments import check_int, check_path, check_seconds, check_str
+from ...core.checked_json import Damaged, Foreign
 from ...core.ranks import check_rank, host_name, known_rank, world_size as known_world_size
-from .barrier import Terms
-from .client import Where, is_safe_here
-from .rounds import Keys
-from .wait import wait, wait_elsewhere
+from .barrier import OPEN, Participant, Terms
+from .client import Connection, Refused, Where, is_safe_here
+from .rounds import EtcdBarrierError, Keys, Outcome
 
 LEASE_MAX_S = 24 * 3600  # etcd refuses about 285 years; a dead member must be noticed earlier
+LEAVES_S = 3.0  # how long an interrupted one may take to delete its key
+_PR_SET_PDEATHSIG = 1
+_Order = tuple[Terms, Where, int]  # the last is the process that the new interpreter waits for
 
 
 def etcd_barrier(
@@ -124,9 +133,9 @@ def etcd_barrier(
     secure = secure or ca_cert is not None or cert_cert is not None
     where = Where(tuple(addresses), secure, user=user, password=password, **files)
     if is_safe_here():
-        wait(terms, where)
+        _wait(terms, where)
     else:
-        wait_elsewhere(terms, where)
+        _wait_elsewhere(terms, where)
     return True
 
 
@@ -166,3 +175,82 @@ def _address(name: str, host: Any, port: Any) -> str:
     if not 0 < check_int("etcd_port", port) < 2**16:
         raise ValueError(f"the port must be from 1 to 65535, not {port}")
     return f"[{host.strip('[]')}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+# --- the wait, in this process or in a separate one ---
+
+
+def _wait(terms: Terms, where: Where) -> None:
+    """Returns when all have come; EtcdBarrierError and its kinds otherwise."""
+    etcd = Connection(where, call_s=max(1.0, min(5.0, terms.lease_s / 2)))
+    try:
+        Participant(etcd, terms).run()
+    except Refused as error:
+        raise _error(terms, f"etcd refuses: {error}") from error
+    except (Damaged, Foreign) as error:
+        raise _error(
+            terms, f"another program keeps something under this prefix: {error}"
+        ) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        text = "etcd, or what others keep there, returned an invalid value"
+        raise _error(terms, f"{text}: {error!r:.300}") from error
+    finally:
+        etcd.close()
+
+
+def _wait_elsewhere(terms: Terms, where: Where) -> None:
+    """Runs `_wait` in a new interpreter, for gRPC may hang in a forked child of a process that had
+    loaded it. It ends with the child. It reads the arguments as MessagePack from its standard
+    input, so that no password appears in the list of processes, and writes the outcome to its
+    standard output."""
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    helper = subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    try:
+        response, _ = helper.communicate(msgspec.msgpack.encode((terms, where, os.getpid())))
+    finally:
+        _end(helper)
+    if not response:
+        raise _error(
+            terms, f"the process that waits for this one ended with status {helper.returncode}"
+        )
+    msgspec.msgpack.decode(response, type=Outcome).raise_error(terms.keys)
+
+
+def _error(terms: Terms, text: str) -> EtcdBarrierError:
+    prefix, world_size = terms.keys.prefix, terms.keys.world_size
+    return EtcdBarrierError(f"etcd_barrier {prefix!r}: {text}", prefix, world_size)
+
+
+def _end(helper: subprocess.Popen[bytes]) -> None:
+    if helper.poll() is not None:
+        return
+    helper.send_signal(signal.SIGINT)
+    try:
+        helper.wait(LEAVES_S)
+    except subprocess.TimeoutExpired:
+        helper.kill()
+        helper.wait()
+
+
+def _main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    terms, where, parent = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Order)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    outcome = OPEN
+    try:
+        _wait(terms, where)
+    except EtcdBarrierError as error:
+        outcome = Outcome.of(error)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(outcome))
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    _main()

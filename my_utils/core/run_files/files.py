@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import _core
@@ -64,11 +65,13 @@ def read_files(
     problems: list[Problem] = []
     journals = [journal for path in files.journals if (journal := _journal(path, problems))]
     for pointer in files.pointers:
-        path = _follow(pointer, problems)
+        path, problem = follow_pointer(pointer)
+        if problem:
+            problems.append(Problem(pointer, problem))
         if path is not None and (journal := _journal(path, problems)):
             journals.append(journal)
     beats = [beat for path in files.heartbeats if (beat := _heartbeat(path, problems))]
-    journal = max(journals, key=_order_of_journal, default=None)
+    journal = max(journals, key=itemgetter("held", "attempt", "process_start"), default=None)
     beat = max(beats, key=lambda beat: (beat.content.attempt, beat.content.time), default=None)
     try:
         return _newest(label, journal, beat, silent_after_s), problems
@@ -84,10 +87,6 @@ def _newest(
     if journal is not None and (beat is None or _is_newer(journal, beat.content)):
         return _from_journal(label, journal, silent_after_s)
     return _from_heartbeat(label, beat, silent_after_s) if beat else None
-
-
-def _order_of_journal(journal: dict[str, Any]) -> tuple[bool, int, int]:
-    return journal["held"], journal["attempt"], journal["process_start"]
 
 
 def _is_newer(journal: dict[str, Any], heartbeat: Heartbeat) -> bool:
@@ -125,13 +124,6 @@ def _attempt(path: str, read: Callable[[], _T], problems: list[Problem]) -> _T |
     except (OSError, ValueError, RecursionError) as error:
         problems.append(Problem(path, describe(error)))
         return None
-
-
-def _follow(pointer: str, problems: list[Problem]) -> str | None:
-    path, problem = follow_pointer(pointer)
-    if problem:
-        problems.append(Problem(pointer, problem))
-    return path
 
 
 def _heartbeat(path: str, problems: list[Problem]) -> Beat | None:

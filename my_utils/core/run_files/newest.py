@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LEVELS = 2  # of folders below the one in which a run is looked for
 HERE = "."
 
-_FILE = re.compile(
+FILE_OF_A_RUN = re.compile(
     r"profile_rank_-?\d+.*\.csv"
     r"|rank_-?\d+(?:\.w\d+)?\.(?:\d+\.\d+(?:\.1)?\.journal(?:-ref)?|heartbeat\.json)"
 )
@@ -75,11 +75,6 @@ def find_run(path: StrPath | None = None) -> FoundRun:
     )
 
 
-def find_runs(paths: Sequence[StrPath]) -> list[FoundRun]:
-    """`find_run` of each, or the newest run here where there are none."""
-    return [find_run(path) for path in paths] if paths else [find_run()]
-
-
 def tell_how(command: str, found: Iterable[FoundRun]) -> None:
     """Says on standard error how runs were found that the user did not name."""
     from ..command_line import say
@@ -90,13 +85,14 @@ def tell_how(command: str, found: Iterable[FoundRun]) -> None:
 
 
 def found_logs(command: str, paths: Sequence[StrPath], quiet: bool) -> list[str]:
-    """What a command reads: `find_runs` as paths. Says how they were found unless `quiet`. Ends the
-    command where a path does not exist, or there is no run."""
+    """What a command reads: `find_run` of each path, or the newest run here where there are none.
+    Says how they were found unless `quiet`. Ends the command where a path does not exist, or there
+    is no run."""
     from ..command_line import EXIT_USAGE, check_inputs, fail
 
     check_inputs(command, paths)
     try:
-        found = find_runs(paths)
+        found = [find_run(path) for path in paths] if paths else [find_run()]
     except FileNotFoundError as error:
         raise SystemExit(fail(command, error, EXIT_USAGE)) from None
     if not quiet:
@@ -108,7 +104,7 @@ def is_run(folder: StrPath) -> bool:
     """Whether the folder holds files of a run; False if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
-            return any(_FILE.fullmatch(entry.name) for entry in entries)
+            return any(FILE_OF_A_RUN.fullmatch(entry.name) for entry in entries)
     except OSError:
         return False
 
@@ -157,7 +153,7 @@ def _sorted_entries(
     times: list[int] = []
     folders: list[tuple[bool, str]] = []
     for entry in entries:
-        if _FILE.fullmatch(entry.name):
+        if FILE_OF_A_RUN.fullmatch(entry.name):
             times.append(_written_ns(entry))
         elif not entry.name.startswith(".") and _is_folder(entry):
             path = entry.name if folder == HERE else os.path.join(folder, entry.name)

@@ -1,10 +1,12 @@
-"""Parses the metadata of a row: `key=value` pairs with percent-encoded words."""
+"""The metadata of a row: `key=value` pairs with percent-encoded words."""
 
 from __future__ import annotations
 
+import re
 from urllib.parse import unquote
 
 DIGITS_MAX = 18  # more may not fit into 64 bits
+_SPECIAL = re.compile(r'[,="%\r\n]')
 
 
 def metadata_pairs(text: str) -> dict[str, str]:
@@ -15,6 +17,15 @@ def metadata_pairs(text: str) -> dict[str, str]:
     """
     pairs = (pair.partition("=") for pair in text.split(",") if pair)
     return {unquote(key): unquote(value) for key, _, value in pairs}
+
+
+def encoded_word(text: str) -> str:
+    """A key or a value as it is in the metadata.
+
+    >>> encoded_word("a=b, 50%")
+    'a%3Db%2C 50%25'
+    """
+    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def whole_number(text: str | None) -> int | None:

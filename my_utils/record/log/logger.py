@@ -276,7 +276,9 @@ class GlobalLogger(metaclass=SingletonMeta):
 
     def _register_exit(self) -> None:
         if not self._exit_registered:
-            atexit.register(_close_at_exit)
+            # logging's own clean-up was registered when logging was imported and so runs after
+            # this one: so the last messages still reach the text log.
+            atexit.register(_close_output)
             self._exit_registered = True
         _finalize_in_worker()
 
@@ -699,12 +701,6 @@ def _close_output() -> None:
         warn_once("close", f"the profile CSV could not be closed: {reason(error)}")
 
 
-# logging's own clean-up was registered when logging was imported and so runs after this one:
-# so the last messages still reach the text log.
-def _close_at_exit() -> None:
-    _close_output()
-
-
 def _finalize_in_worker() -> None:
     """Children of multiprocessing end without atexit; they have their own finalizers."""
     process = sys.modules.get("multiprocessing.process")
@@ -713,7 +709,7 @@ def _finalize_in_worker() -> None:
     from multiprocessing.util import Finalize
 
     # The least priority, so that it runs last; the arguments are what Finalize keys it by.
-    Finalize(None, _close_at_exit, exitpriority=-1000)
+    Finalize(None, _close_output, exitpriority=-1000)
 
 
 def _prepare_fork() -> None:

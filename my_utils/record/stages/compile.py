@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ... import _core
-from ...core.older_torch import trace_substitutes
+from ...core.older_torch import trace_substitutes, wrap_objects
 from ...core.warnings import warn_once
 
 DYNAMO = "torch._dynamo"
@@ -138,12 +138,11 @@ def _replace(dynamo: ModuleType, descriptor: object, stand_in: Callable[..., obj
 
 
 def _register_handles() -> None:
-    """For `with handle:` where the handle was made outside: there is no public way to say it.
+    """For `with handle:` where the handle was made outside.
 
     Dynamo treats a nullcontext from outside as we want a Stage to be treated, by its exact type.
     """
     from torch._dynamo.guards import GuardBuilder
-    from torch._dynamo.variables.builder import VariableBuilder
     from torch._dynamo.variables.ctx_manager import NullContextVariable
 
     def wrap_handle(builder: Any, handle: Any) -> Any:
@@ -152,9 +151,7 @@ def _register_handles() -> None:
         builder.install_guards(GuardBuilder.TYPE_MATCH)
         return NullContextVariable(source=builder.source)
 
-    for trace_numpy in (False, True):
-        dispatch: dict[object, Any] = VariableBuilder._type_dispatch_impl(trace_numpy)
-        dispatch[_core.Stage] = dispatch[_core.NoOpStage] = wrap_handle
+    wrap_objects(wrap_handle, _core.Stage, _core.NoOpStage)
 
 
 def _no_hook(*args: Any) -> None:
@@ -164,7 +161,6 @@ def _no_hook(*args: Any) -> None:
 def _register_hook(hook_class: type) -> None:
     from torch._dynamo.guards import GuardBuilder
     from torch._dynamo.variables import UserFunctionVariable
-    from torch._dynamo.variables.builder import VariableBuilder
 
     stand_in: Any = _no_hook
 
@@ -172,9 +168,7 @@ def _register_hook(hook_class: type) -> None:
         builder.install_guards(GuardBuilder.TYPE_MATCH)
         return UserFunctionVariable(stand_in)
 
-    for trace_numpy in (False, True):
-        dispatch: dict[object, Any] = VariableBuilder._type_dispatch_impl(trace_numpy)
-        dispatch[hook_class] = wrap_hook
+    wrap_objects(wrap_hook, hook_class)
 
 
 class _DynamoFinder(importlib.abc.MetaPathFinder):

@@ -15,8 +15,8 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 from ... import _core
+from ...core.run_files.row_metadata import encoded_word
 from ...core.wrapping import Scope, decorate
-from .rows import encode_tag
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -43,7 +43,7 @@ class _Span(Scope):
     def __init__(self, stage: _core.Stage) -> None:
         self._stage = stage
         tag = stage.timer.tag
-        self._metadata = f"id={next(_ids)}" + (f",tag={encode_tag(tag)}" if tag else "")
+        self._metadata = f"id={next(_ids)}" + (f",tag={encoded_word(tag)}" if tag else "")
 
     def __enter__(self) -> None:
         self._log("ASYNC_START")

@@ -45,9 +45,7 @@ def where(threads: Sequence[OpenThread]) -> Where:
     if not inside:
         return Where(max(thread[2] for thread in threads), "")
     process = os.getpid()  # its main thread has the same number
-    _, _, step, names = max(inside, key=lambda thread: _order(thread, process))
+    _, _, step, names = max(
+        inside, key=lambda thread: (thread[0] == process, thread[2], len(thread[3]))
+    )
     return Where(step, "/".join(names))
-
-
-def _order(thread: OpenThread, process: int) -> tuple[bool, int, int]:
-    return thread[0] == process, thread[2], len(thread[3])

@@ -6,12 +6,12 @@ import contextlib
 import glob
 import io
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ... import _core
+from ...core.run_files.row_metadata import encoded_word
 from ...core.trusted_open import open_without_waiting
 
 Path_ = tuple[str, ...]
@@ -41,7 +41,7 @@ class StageReader:
 
     def __init__(self, tag: str, attempt: int | None) -> None:
         self.bad_rows = 0
-        self._tag = encode_tag(tag)
+        self._tag = encoded_word(tag)
         self._attempt = attempt
         self._is_ours = True
         self._is_known = False
@@ -101,15 +101,6 @@ class StageReader:
             self.bad_rows += 1
             return None
         return StageRow(step, path, duration_ns, cuda_ns)
-
-
-def encode_tag(tag: str) -> str:
-    """As it is in the metadata column.
-
-    >>> encode_tag("a=b, 50%")
-    'a%3Db%2C 50%25'
-    """
-    return re.sub(r'[,="%\r\n]', lambda found: f"%{ord(found[0]):02X}", tag)
 
 
 def csv_parts(csv_path: Path) -> tuple[io.FileIO, list[Path]]:

@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Literal, TypedDict, cast
 
 from ... import _core
 from ...core.files import atomic_write
@@ -232,21 +232,17 @@ def _stages_of(collected: Collected, pattern: re.Pattern[str]) -> list[Stage]:
 def _rows_of_tree(
     cpu: dict[Path_, Figures], cuda: dict[Path_, Figures], pattern: re.Pattern[str]
 ) -> list[Stage]:
-    return [
-        _stage_row(path, cpu, cuda.get(path))
-        for path in _in_tree_order(cpu)
-        if pattern.search("/".join(path))
-    ]
-
-
-def _in_tree_order(cpu: dict[Path_, Figures]) -> list[Path_]:
     """Children below their parent; siblings by falling total time."""
 
-    def key(path: Path_) -> list[tuple[float, str]]:
+    def order(path: Path_) -> list[tuple[float, str]]:
         ancestors = (path[: length + 1] for length in range(len(path)))
         return [(-cpu[at]["total_ms"] if at in cpu else 0.0, at[-1]) for at in ancestors]
 
-    return sorted(cpu, key=key)
+    return [
+        _stage_row(path, cpu, cuda.get(path))
+        for path in sorted(cpu, key=order)
+        if pattern.search("/".join(path))
+    ]
 
 
 def _stage_row(path: Path_, cpu: dict[Path_, Figures], cuda: Figures | None) -> Stage:
@@ -316,22 +312,15 @@ def write_csv(report: Report, output: str | os.PathLike[str]) -> None:
     out = io.StringIO()
     writer = csv.DictWriter(out, ["step", *STAGE_KEYS], lineterminator="\n")
     writer.writeheader()
-    for step, stages in _tables(report):
+    steps = [(iteration["step"], iteration["stages"]) for iteration in report["iterations"]]
+    for step, stages in [("", report["stages"]), *steps]:
         for stage in stages:
-            cells: dict[str, Any] = {**stage}
-            writer.writerow({"step": step} | {key: _cell(cells[key]) for key in STAGE_KEYS})
+            cells = {  # times to the nanosecond
+                key: f"{value:.6f}" if isinstance(value, float) else value
+                for key, value in stage.items()
+            }
+            writer.writerow({"step": step} | {key: cells[key] for key in STAGE_KEYS})
     write_whole(Path(output), out.getvalue())
-
-
-def _cell(value: Any) -> Any:
-    """Times to the nanosecond."""
-    return f"{value:.6f}" if isinstance(value, float) else value
-
-
-def _tables(report: Report) -> Iterator[tuple[int | str, list[Stage]]]:
-    yield "", report["stages"]
-    for iteration in report["iterations"]:
-        yield iteration["step"], iteration["stages"]
 
 
 def figures_of(numbers: _core._FigureNumbers) -> Figures:

@@ -32,7 +32,8 @@ def compile_steps(given: StepFilter) -> tuple[Callable[[int], bool], str]:
     if isinstance(given, bool):
         raise TypeError(f"iteration_filter must be {_ALLOWED}, not a bool")
     if isinstance(given, str):
-        return _from_text(given)
+        tests = [_from_part(part.strip(), given) for part in given.split(",")]
+        return lambda step: any(test(step) for test in tests), given
     if isinstance(given, slice):
         return _from_slice(given)
     if isinstance(given, range):
@@ -69,11 +70,6 @@ def _from_slice(given: slice) -> tuple[Callable[[int], bool], str]:
 
     text = ":".join("" if bound is None else str(bound) for bound in (start, stop))
     return test, text if stride is None else f"{text}:{stride}"
-
-
-def _from_text(text: str) -> tuple[Callable[[int], bool], str]:
-    tests = [_from_part(part.strip(), text) for part in text.split(",")]
-    return lambda step: any(test(step) for test in tests), text
 
 
 def _from_part(part: str, whole: str) -> Callable[[int], bool]:

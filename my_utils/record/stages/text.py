@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Stage = Mapping[str, Any]
@@ -50,7 +50,8 @@ def _section(label: str, stages: Sequence[Stage]) -> Iterator[str]:
 
 def _table(title: str, stages: Sequence[Stage], prefix: str) -> Iterator[str]:
     heads = [head for head in _HEADS if not (prefix and head == "% of parent")]
-    decimals = _decimals(stage[f"{prefix}mean_ms"] for stage in stages)
+    # Six are whole nanoseconds, where three would not show a mean.
+    decimals = 6 if any(0 < stage[f"{prefix}mean_ms"] < 0.1 for stage in stages) else 3
     rows = [
         [_cell(stage[f"{prefix}{key}"], key, decimals) for key in _KEYS[: len(heads)]]
         for stage in stages
@@ -67,11 +68,6 @@ def _table(title: str, stages: Sequence[Stage], prefix: str) -> Iterator[str]:
 def _line(name: str, cells: list[str], first: int, widths: list[int]) -> str:
     numbers = "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
     return f"{name:<{first}}{numbers}"
-
-
-def _decimals(means: Iterable[float]) -> int:
-    """Three, or six (whole nanoseconds) when three would not show a mean."""
-    return 6 if any(0 < mean < 0.1 for mean in means) else 3
 
 
 def _cell(value: Any, key: str, decimals: int) -> str:
@@ -96,13 +92,11 @@ def _names(stages: Sequence[Stage]) -> list[str]:
         if above is not None:
             level = shown[above] + 1
         shown[stage["path"]] = level
-        names.append(_cut("  " * level + _visible("/".join(between))))
+        name = "  " * level + _visible("/".join(between))
+        cut = f"{name[: NAME_WIDTH_MAX - 1]}…"
+        names.append(name if len(name) <= NAME_WIDTH_MAX else cut)
     return names
 
 
 def _visible(text: str) -> str:
     return text.translate(_CONTROLS)
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH_MAX else name[: NAME_WIDTH_MAX - 1] + "…"

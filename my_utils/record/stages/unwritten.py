@@ -44,7 +44,9 @@ def _say() -> None:
     if not used:
         return
     names = ", ".join(sorted({repr(timer.tag) for timer in used}))
-    if not _was_set_up():
+    from ..log.logger import GlobalLogger
+
+    if not GlobalLogger().was_set_up:
         if not _read and _core.output_state()["kind"] == "memory":
             warn_once(
                 "timer:unwritten",
@@ -62,9 +64,3 @@ def _say() -> None:
 def _repeats(timer: MyTimer) -> bool:
     """Whether an outermost stage ran more than once."""
     return any(len(names) == 1 and count > 1 for names, count, *_ in timer.totals())
-
-
-def _was_set_up() -> bool:
-    from ..log.logger import GlobalLogger
-
-    return GlobalLogger().was_set_up

@@ -70,14 +70,12 @@ class TimeData:
         """The standard deviation of a sample (n - 1), as torch.std, in seconds; NaN for a single
         time."""
         count = self.count()
-        return math.sqrt(self._squares() / (count - 1)) / 1e9 if count > 1 else math.nan
-
-    def _squares(self) -> float:
-        """Of the distances of all times from their common mean, ns²."""
+        if count <= 1:
+            return math.nan
         rows = self._table.rows
-        means = rows["sum_ns"] / rows["count"]
-        apart = means - self.mean() * 1e9
-        return float((rows["squares"] + rows["count"] * apart * apart).sum())
+        apart = rows["sum_ns"] / rows["count"] - self.mean() * 1e9  # ns, from the common mean
+        squares = float((rows["squares"] + rows["count"] * apart * apart).sum())
+        return math.sqrt(squares / (count - 1)) / 1e9
 
     def min(self) -> float:
         """The shortest time, in seconds."""

@@ -190,7 +190,10 @@ class TimeManager(_core.TimeRecorder):
         Ray's. TypeError and ValueError for wrong arguments; trouble with the store is a warning,
         never an exception.
         """
-        _check(dst, timeout_s, tag)
+        if dst is not None:
+            check_rank("dst", dst)
+        check_seconds("timeout_s", timeout_s, 0)
+        check_str("tag", tag)
         place = _place(rank, world_size, store)
         if place is None:
             return self.merge({current_rank() if rank is None else rank: self}, summary=summary)
@@ -206,7 +209,9 @@ class TimeManager(_core.TimeRecorder):
             rank=rank, world_size=world_size, timeout_s=timeout_s,
         )  # fmt: skip
         message = pack(self, rank, summary)
-        waits = rank == 0 and store is None and _serves_store()
+        # Rank 0 waits where the store lives in its process, not in that of torchrun.
+        in_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        waits = rank == 0 and store is None and not in_torchrun
         if dst is None:
             exchanges = [exchange_of(tag=f"{tag}/to/{each}") for each in range(world_size)]
             return _gathered_by_all(rank, message, exchanges, waits=waits)
@@ -279,18 +284,6 @@ def _place(rank: int | None, world_size: int | None, store: Any) -> tuple[int, i
     if rank >= world_size:
         raise ValueError(f"rank must be below world_size, {world_size}, not {rank}")
     return rank, world_size
-
-
-def _check(dst: int | None, timeout_s: float, tag: str) -> None:
-    if dst is not None:
-        check_rank("dst", dst)
-    check_seconds("timeout_s", timeout_s, 0)
-    check_str("tag", tag)
-
-
-def _serves_store() -> bool:
-    """Whether the store lives in the process of rank 0, not in that of torchrun."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
 
 def _send(exchange: Any, message: bytes, dst: int, *, waits: bool) -> None:

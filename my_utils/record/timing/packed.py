@@ -90,12 +90,10 @@ def pack(recorder: _core.TimeRecorder, rank: int, summary: bool) -> bytes:
         durations = _core.encode_durations(memoryview(durations).cast("q"), *_scales(table))
     parts = [json.dumps(names).encode(), table.tobytes(), durations, b"".join(histograms)]
     head = _HEADER.pack(_MAGIC, rank, width, *map(len, parts))
-    return b"".join([head, *parts, bytes(_filling(len(names), parts) if summary else 0)])
-
-
-def _filling(names: int, parts: Sequence[bytes]) -> int:
-    """How many bytes are missing to a multiple of SUMMARY_BYTES a name; names are not counted."""
-    return -sum(map(len, parts[1:])) % (SUMMARY_BYTES * names) if names else 0
+    padding = b""
+    if summary and names:  # to a multiple of SUMMARY_BYTES a name; names are not counted
+        padding = bytes(-sum(map(len, parts[1:])) % (SUMMARY_BYTES * len(names)))
+    return b"".join([head, *parts, padding])
 
 
 def _scales(rows: _Rows) -> tuple[_Ints, _Ints, _Ints]:

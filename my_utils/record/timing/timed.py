@@ -60,7 +60,7 @@ def _plain(function: Callable[..., Any], name: str, recorders: _Recorders | None
     cells = dict(zip(code.co_freevars, own.__closure__ or (), strict=True))
     cells.update(zip(names, map(types.CellType, (function, measured, switch)), strict=True))
     wrapper = types.FunctionType(
-        inner.replace(co_name=_identifier(function)),
+        inner.replace(co_name=str(getattr(function, "__name__", type(function).__name__))),
         own.__globals__,
         argdefs=own.__defaults__,
         closure=tuple(cells[each] for each in inner.co_freevars),
@@ -114,10 +114,6 @@ def _free(name: str, taken: tuple[str, ...]) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def _identifier(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _inner_code(names: list[str], code: types.CodeType) -> types.CodeType:

@@ -40,10 +40,6 @@ class Layout:
     def __repr__(self) -> str:
         return f"Layout({len(self.buckets)} buckets)"
 
-    @property
-    def parameter_count(self) -> int:
-        return sum(len(bucket.parameters) for bucket in self.buckets)
-
     def rows(self) -> Iterator[Mapping[str, object]]:
         """What the rows `my_utils.bucket` hold."""
         for number, bucket in enumerate(self.buckets):

@@ -235,5 +235,6 @@ class BucketSampler(SampledSteps):
         return True
 
     def _looked(self, took_ns: int) -> None:
-        count = 0 if self._layout is None else self._layout.parameter_count
+        buckets = () if self._layout is None else self._layout.buckets
+        count = sum(len(bucket.parameters) for bucket in buckets)
         self._cost_ns = took_ns + _HOOK_NS * count

@@ -71,14 +71,6 @@ def is_member(group: Any = None) -> bool:
         return False
 
 
-def _of_ddp(module: Any) -> list[Meeting]:
-    members = group_ranks(module.process_group)
-    found = [("backward", "ddp", members)]
-    if getattr(module, "broadcast_buffers", False) and any(True for _ in module.buffers()):
-        found.append(("forward", "ddp", members))
-    return found
-
-
 def _of_fsdp2(module: Any) -> list[Meeting]:
     try:
         mesh = module._get_fsdp_state()._fsdp_param_group.mesh_info.mesh
@@ -95,7 +87,10 @@ def meetings(modules: list[Any]) -> list[Meeting]:
         return []
     found: list[Meeting] = []
     for module in ddp_models(modules):
-        found += _of_ddp(module)
+        members = group_ranks(module.process_group)
+        found.append(("backward", "ddp", members))
+        if getattr(module, "broadcast_buffers", False) and any(True for _ in module.buffers()):
+            found.append(("forward", "ddp", members))
     for module in _fsdp(modules):
         members = group_ranks(getattr(module, "process_group", None))
         found += [("forward", "fsdp", members), ("backward", "fsdp", members)]

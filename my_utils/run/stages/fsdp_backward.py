@@ -11,6 +11,7 @@ The rows are those of DDP's buckets: a collective takes the place of a bucket.
 from __future__ import annotations
 
 import importlib
+import math
 import pickle
 import time
 from collections.abc import Sequence
@@ -162,10 +163,7 @@ def _call(entry: dict[str, Any]) -> Call:
     kind = entry["profiling_name"].rpartition(":")[2].removeprefix("_").removesuffix("_base")
     size = 0
     for shape, dtype in zip(entry["input_sizes"], entry["input_dtypes"], strict=False):
-        elements = 1
-        for length in shape:
-            elements *= length
-        size += elements * _SIZES.get(dtype, 1)
+        size += math.prod(shape) * _SIZES.get(dtype, 1)
     return kind, size
 
 

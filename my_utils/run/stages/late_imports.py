@@ -19,7 +19,8 @@ def when_imported(name: str, patch: Patch) -> None:
     """Calls `patch(module)` once the module `name` has executed. What it raises, the import raises,
     so it must not raise."""
     module = sys.modules.get(name)
-    if module is not None and not _initializes(module):
+    initializes = getattr(getattr(module, "__spec__", None), "_initializing", False)
+    if module is not None and not initializes:
         patch(module)
         return
     for finder in sys.meta_path:
@@ -27,10 +28,6 @@ def when_imported(name: str, patch: Patch) -> None:
             finder.patches.setdefault(name, []).append(patch)
             return
     sys.meta_path.insert(0, _Finder({name: [patch]}))
-
-
-def _initializes(module: ModuleType) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 class _Finder:
@@ -58,17 +55,14 @@ class _Finder:
         def exec_module(module: ModuleType) -> None:
             loader.exec_module = execute
             execute(module)
-            for patch in self._take(fullname):
+            patches = self.patches.pop(fullname, [])
+            if not self.patches and self in sys.meta_path:
+                sys.meta_path.remove(self)
+            for patch in patches:
                 patch(module)
 
         loader.exec_module = exec_module
         return spec
-
-    def _take(self, name: str) -> list[Patch]:
-        patches = self.patches.pop(name, [])
-        if not self.patches and self in sys.meta_path:
-            sys.meta_path.remove(self)
-        return patches
 
 
 def _find(name: str, path: Any, target: ModuleType | None) -> ModuleSpec | None:

@@ -185,26 +185,19 @@ class Meetings:
     # --- groups ---
 
     def _text(self, kind: str, group_name: str, peer: int | None) -> str:
-        label = self._label(group_name)
-        where = label if peer is None else str(self._member(group_name, peer))
+        where = self._labels.get(group_name)
+        if where is None:
+            where = self._labels[group_name] = self._new_label(group_name)
+        if peer is not None:  # its place in the group
+            members = self._members[group_name]
+            where = str(members[peer] if 0 <= peer < len(members) else peer)
         text = sys.intern(f"{kind} {where}")
         self._texts.setdefault(group_name, {})[kind, peer] = text
         return text
 
-    def _member(self, group_name: str, place: int) -> int:
-        """The rank at a place of a group."""
-        members = self._members[group_name]
-        return members[place] if 0 <= place < len(members) else place
-
-    def _label(self, group_name: str) -> str:
-        """What a group is called in the rows: its role, else its number."""
-        label = self._labels.get(group_name)
-        if label is None:
-            label = self._labels[group_name] = self._new_label(group_name)
-        return label
-
     def _new_label(self, group_name: str) -> str:
-        """One that no group has; that of a group with the same members that is gone, if it may."""
+        """What a group is called in the rows: its role, else its number. One that no group has;
+        that of a group with the same members that is gone, if it may."""
         role, self._members[group_name] = _group_of(group_name)
         role = "" if NUMBERED_GROUP.fullmatch(role) else role
         members = tuple(self._members[group_name])

@@ -19,10 +19,11 @@ import torch
 from torch.compiler import is_compiling
 
 from ... import _core
-from ..environment import takes_gpu_times
+from ...core.environment import read_switch
+from ..environment import GPU_TIMES
 from . import names
+from .batches import LoaderUses
 from .late_imports import when_imported
-from .loader_uses import LoaderUses
 from .meetings import Meetings, as_method, destroy_call, method_calls, recorded_operators, wait_call
 
 _MEETS = (
@@ -73,7 +74,7 @@ class Patches:
         """Patches what is imported, and the rest when it is."""
         self._optimizers()
         self._backward()
-        self._checkpoints()
+        self._in_c(torch.serialization, "save", names.CHECKPOINT, torch)
         self._freeze()
         self._transfers()
         when_imported("torch.amp.grad_scaler", self._late(self._scaler))
@@ -127,9 +128,14 @@ class Patches:
         function = getattr(owner, name, None)
         if function is not None:
             call = _core.StageCall(function, self._stages, stage, **options)
-            for place in (owner, *others):
-                if getattr(place, name, None) is function:
-                    self._set(place, name, call)
+            self._set_all(name, call, owner, *others)
+
+    def _set_all(self, name: str, value: Any, owner: Any, *others: Any) -> None:
+        """In a module, and in others that show the same function."""
+        function = getattr(owner, name)
+        for place in (owner, *others):
+            if getattr(place, name, None) is function:
+                self._set(place, name, value)
 
     # --- what ---
 
@@ -252,7 +258,7 @@ class Patches:
         if not self._removed:
             try:
                 self.transfers()
-                if takes_gpu_times():
+                if read_switch(GPU_TIMES, default=True):
                     self._stages.use_cuda()
             except Exception as error:
                 names.warn_of_patch("torch.cuda", error)
@@ -267,8 +273,9 @@ class Patches:
             return
         c10d = module.distributed_c10d
         for kind, calls in (("collective", _MEETS), ("pipeline", _PASSES_ON)):
+            wrap = functools.partial(self._meeting, stage=names.COLLECTIVE, kind=kind)
             for name in calls:
-                self._collective(module, name, functools.partial(self._call, kind=kind))
+                self._collective(module, name, wrap)
         self._collective(module, "batch_isend_irecv", self._batch)
         work, meetings = c10d.Work, self._meetings
         if meetings is not None:
@@ -284,9 +291,6 @@ class Patches:
             for operator, kind in recorded_operators(self._meetings):
                 self._undo.append(functools.partial(setattr, operator, "__class__", type(operator)))
                 operator.__class__ = kind
-
-    def _call(self, function: Any, kind: str) -> Any:
-        return self._meeting(function, names.COLLECTIVE, kind)
 
     def _wait(self, wait: Any) -> Any:
         begin, end = self._stages.begin, self._stages.end
@@ -306,10 +310,7 @@ class Patches:
         function = getattr(module.distributed_c10d, name, None)
         if function is None:
             return
-        timed = wrap(function)
-        self._set(module.distributed_c10d, name, timed)
-        if getattr(module, name, None) is function:
-            self._set(module, name, timed)
+        self._set_all(name, wrap(function), module.distributed_c10d, module)
 
     def _batch(self, batch: Any) -> Any:
         """Sends and receives, each of which has its group."""
@@ -367,12 +368,7 @@ class Patches:
                 end()
                 met("collective", "clip", mesh.get_group() if mesh.ndim == 1 else None)
 
-        self._set(module, "clip_grad_norm_", timed)
-        if torch.nn.utils.clip_grad_norm_ is clip:
-            self._set(torch.nn.utils, "clip_grad_norm_", timed)
-
-    def _checkpoints(self) -> None:
-        self._in_c(torch.serialization, "save", names.CHECKPOINT, torch)
+        self._set_all("clip_grad_norm_", timed, module, torch.nn.utils)
 
     def _distributed_checkpoints(self, module: Any) -> None:
         """A save agrees with the other ranks on what each writes. An asynchronous one does so in a
@@ -383,9 +379,7 @@ class Patches:
             function = getattr(saver, name, None)
             if function is not None:
                 timed = self._meeting(function, names.CHECKPOINT, "collective", "process_group")
-                for owner in (saver, module):
-                    if getattr(owner, name, None) is function:
-                        self._set(owner, name, timed)
+                self._set_all(name, timed, saver, module)
 
     def _safetensors(self, module: Any) -> None:
         for name in ("save_file", "save_model"):

@@ -22,22 +22,22 @@ from typing import Any
 import torch
 
 from ... import _core
+from ...core.environment import read_switch
 from ...core.process_end import call_at_end
 from ...core.warnings import warn_once
 from ...record.log.logger import GlobalLogger
 from ...record.stages.timers import MyTimer
-from ..environment import bucket_steps, hung_after_s, records_collectives, samples_host
+from ..environment import COLLECTIVES, HOST_SAMPLES, bucket_steps, hung_after_s
 from . import describe
 from .batches import batch_size
 from .buckets import BucketSampler, SampledSteps
 from .counters import MemoryCounter
 from .fsdp_backward import FlightSampler
-from .iterations import Iterations
+from .iterations import HiddenUpdates, Iterations
 from .meetings import Meetings
 from .patches import Listener, Patches
 from .roots import Roots
 from .standstill import StandstillWatch
-from .updates import HiddenUpdates
 
 _ON_THE_DEVICE = "^(?!input$|checkpoint$)"  # the host works in these, and events would time that
 _DRAIN_NS = 100_000_000
@@ -100,7 +100,8 @@ class Recorder(Listener):
         self.stages = _core.RunStages(_make_timer, torch.is_grad_enabled)
         self.stages.know_tensors(torch.Tensor, torch.int64, torch.int32)
         self.roots = Roots(self.stages.begin_forward, self.stages.end)
-        self._meetings = Meetings(self.stages, self._write) if records_collectives() else None
+        records_collectives = read_switch(COLLECTIVES, default=True)
+        self._meetings = Meetings(self.stages, self._write) if records_collectives else None
         self.patches = Patches(self.stages, self, self._meetings)
         self._on_first = on_first_iteration
         self._settings: dict[str, object] | None = None  # of the first loader
@@ -355,7 +356,7 @@ class Recorder(Listener):
         extra = self._on_first() or {}
         self.is_rank = True
         call_at_end(self.finish)
-        if samples_host():
+        if read_switch(HOST_SAMPLES, default=True):
             self.stages.sample_host()
             if uuid := describe.gpu_uuid():
                 self.stages.watch_gpu(uuid)
@@ -392,8 +393,7 @@ class Recorder(Listener):
         watched.watch(models or describe.fsdp_modules(modules))
 
     def _write_meetings(self, modules: list[torch.nn.Module]) -> None:
-        meetings = describe.meetings(modules)
-        for meeting in meetings:
+        for meeting in describe.meetings(modules):
             self._write_meeting(*meeting)
         for (stage, kind, _), reference in self._met.items():
             if reference is _all_ranks or reference() is not None:

@@ -24,12 +24,9 @@ End = Callable[[], None]
 
 def find_modules() -> list[nn.Module]:
     """All modules that the garbage collector can see."""
-    return [thing for thing in gc.get_objects() if _is_module(thing)]
-
-
-def _is_module(thing: object) -> bool:
     # Not isinstance: it asks the object for its __class__, which proxies compute.
-    return issubclass(type(thing), nn.Module) and "_modules" in vars(thing)
+    modules = (thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module))
+    return [module for module in modules if "_modules" in vars(module)]
 
 
 def find_parameter() -> torch.Tensor | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from my_utils.core.run_files.newest import find_run, find_runs, is_run
+from my_utils.core.run_files.newest import find_run, is_run
 
 from ...conftest import RunPython
 
@@ -86,7 +86,7 @@ def test_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         find_run()
     make_run(tmp_path / "logs" / "old", 1)
     make_run(tmp_path / "logs" / "new", 2)
-    [found] = find_runs([])
+    found = find_run()
     assert (found.path, found.how) == ("logs/new", "logs/new is the newest of 2 runs here")
     make_run(tmp_path, 3)
     assert find_run().path == "."
