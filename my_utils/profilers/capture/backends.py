@@ -338,17 +338,12 @@ _OF_TORCH = (
 )  # fmt: skip
 
 
-def _names_of_torch() -> set[str]:
-    """With those of the torch that is loaded, which may be newer."""
-    found = set(_OF_TORCH)
-    profiler = sys.modules.get("torch.profiler")
-    if profiler is not None:
-        found |= set(inspect.signature(profiler.profile.__init__).parameters)
-    return found - {"self", "schedule", "on_trace_ready"}
-
-
 def _check_torch_options(options: Mapping[str, Any]) -> None:
-    known = _names_of_torch()
+    known = set(_OF_TORCH)
+    profiler = sys.modules.get("torch.profiler")
+    if profiler is not None:  # it may be newer
+        known |= set(inspect.signature(profiler.profile.__init__).parameters)
+    known -= {"self", "schedule", "on_trace_ready"}
     for key, value in options.items():
         if key not in known:
             raise ValueError(f"options of torch are: {', '.join(sorted(known))}; not {key!r:.100}")
@@ -363,10 +358,9 @@ def _keywords(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError(f"options of {tool} must be a mapping of keywords, not {options!r:.100}")
     if tool == "torch":
         _check_torch_options(options)
-    known = _KEYWORDS.get("cuda" if tool in ("nsys", "ncu") else tool)
+        return dict(options)
+    known = _KEYWORDS["cuda" if tool in ("nsys", "ncu") else tool]
     for key, value in options.items():
-        if known is None:
-            continue
         if key not in known:
             allowed = ", ".join(known) or "none"
             raise ValueError(f"options of {tool} are: {allowed}; not {key!r:.100}")
