@@ -41,7 +41,11 @@ class Arrivals:
         """The collective that has filled one of these tensors which is not clean now."""
         for tensor in distinct_tensors(value):
             filled = self._filled.get(_storage_of(tensor))
-            if filled is not None and not filled[0].expired() and _has_nan(tensor):
+            if filled is None or filled[0].expired():
+                continue
+            counts = Counts()
+            counts.add(tensor)
+            if counts.nan:
                 return filled[1]
         return None
 
@@ -51,12 +55,6 @@ def _storage_of(tensor: Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # of a tensor without one
         return 0
-
-
-def _has_nan(tensor: Tensor) -> bool:
-    counts = Counts()
-    counts.add(tensor)
-    return bool(counts.nan)
 
 
 def _plain_name(plan: OpPlan) -> str:

@@ -172,10 +172,13 @@ class OpCheck:
             self.lines.append(_place(where) + _not_close(diff, actual, expected))
 
     def _diff(self, actual: Tensor, expected: Tensor) -> TensorDiff:
-        rules = self.rules
-        atol, rtol = rules.atol, rules.rtol
+        atol, rtol = self.rules.atol, self.rules.rtol
         if self.coarse is not None and expected.is_floating_point():
-            atol, rtol = _of_coarse(self.coarse, expected, rules)
+            rounding = _STEPS * torch.finfo(self.coarse).eps
+            finite = expected[torch.isfinite(expected)]
+            largest = float(finite.abs().max()) if finite.numel() else 0.0
+            atol = rounding * largest if atol is None else atol
+            rtol = rounding if rtol is None else rtol
         return compare(
             actual,
             expected,
@@ -200,17 +203,6 @@ def coarsest(tensors: list[Tensor]) -> torch.dtype | None:
     """The 16-bit type among the dtypes, the coarser one of two."""
     found = {tensor.dtype for tensor in tensors}
     return next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in found), None)
-
-
-def _of_coarse(
-    coarse: torch.dtype, expected: Tensor, rules: Rules
-) -> tuple[float | None, float | None]:
-    """(atol, rtol) for what was computed in that type."""
-    rounding = _STEPS * torch.finfo(coarse).eps
-    finite = expected[torch.isfinite(expected)]
-    largest = float(finite.abs().max()) if finite.numel() else 0.0
-    atol = rounding * largest if rules.atol is None else rules.atol
-    return atol, rounding if rules.rtol is None else rules.rtol
 
 
 def _scales(tensor: Tensor) -> tuple[Any, Any]:
