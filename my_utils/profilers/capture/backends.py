@@ -22,11 +22,12 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ... import _core
 from ...core.aliases import renamed_parameters
 from ...core.arguments import check_path
 from ...core.file_names import file_name, free_path
@@ -106,6 +107,27 @@ def stop_backend(backend: Any, window_id: str) -> None:
         backend.stop()
     else:
         stop(window_id)
+
+
+def begin_range(name: str) -> Callable[[], object] | None:
+    """Begins an NVTX range of the default domain; the function that ends it, on whatever thread;
+    None while no tool listens.
+
+    By torch's NVTX where ours was not built, as far as that has it.
+    """
+    if not _core.nvtx_state()["built"]:
+        return _by_torch(name)
+    number = _core.nvtx_range_start(name.replace("\0", ""))
+    return None if number is None else functools.partial(_core.nvtx_range_end, number)
+
+
+def _by_torch(name: str) -> Callable[[], object] | None:
+    with contextlib.suppress(ImportError, RuntimeError, AttributeError):  # a build without CUDA
+        import torch
+
+        handle = torch.cuda.nvtx.range_start(name)
+        return functools.partial(torch.cuda.nvtx.range_end, handle)
+    return None
 
 
 @public("my_utils.profiling.backends")

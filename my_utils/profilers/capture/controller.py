@@ -43,8 +43,7 @@ from ...core.public import public
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
 from ...core.wrapping import Scope, decorate
-from .backends import CaptureBackend, make_backend, start_backend, stop_backend
-from .nvtx_range import begin_range
+from .backends import CaptureBackend, begin_range, make_backend, start_backend, stop_backend
 from .reports import (
     Attachment,
     Reported,

@@ -39,8 +39,13 @@ from ...core.process_end import call_at_end
 from ...core.public import public
 from ...core.ranks import check_ranks, is_chosen
 from ...core.warnings import warn_once
-from .backends import CaptureBackend, CudaProfilerBackend, start_backend, stop_backend
-from .nvtx_range import begin_range
+from .backends import (
+    CaptureBackend,
+    CudaProfilerBackend,
+    begin_range,
+    start_backend,
+    stop_backend,
+)
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ import torch
 from ...core.arguments import check_int, check_tolerance
 from ...core.public import public
 from ...core.warnings import warn_once
-from .check import OpCheck, Rules, check_view, coarsest
+from .check import OpCheck, Rules, Slack, check_view, coarsest, is_sum
 from .dump import comparison_again
 from .finite import Counts, is_clean, is_finding
 from .inputs import distinct_tensors
@@ -20,7 +20,6 @@ from .module_path import Scope, where
 from .policy import Action, OpPlan, OpPolicy
 from .reference import Draws, NotComparable, OpCopy, Reference
 from .summary import OpSummary
-from .sums import Slack, is_sum
 
 _STARTS = " starts to run ..."
 _SUCCEEDS = " succeeds to pass CompareWithCPU test"

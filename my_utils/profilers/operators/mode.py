@@ -25,9 +25,9 @@ from ...core.ranks import check_ranks, current_rank, is_chosen, world_size
 from ...core.reprs import short_repr
 from ...core.tables import write_text
 from ...core.warnings import warn_once
-from .arrivals import Arrivals
 from .check import describe
 from .dump import Again, dump_call, script
+from .finite import Arrivals
 from .log import OpLog
 from .module_path import OpStacks, Scope, phase, where
 from .policy import Action, OpPlan, OpPolicy

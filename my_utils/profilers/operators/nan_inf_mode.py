@@ -13,10 +13,9 @@ from torch import Tensor
 from ...core.public import public
 from ...tensors import torch_ops as _torch_ops
 from ...tensors.tensor_kinds import has_kernels
-from .arrivals import Arrivals
 from .compare_mode import choose_targets
 from .dump import Again
-from .finite import Counts, counts_on_device, is_clean, is_finding
+from .finite import Arrivals, Counts, counts_on_device, is_clean, is_finding
 from .inputs import copied, distinct_tensors, tensors_in
 from .mode import RULE, OpMode, OpModeError, dump_or_say
 from .module_path import where
