@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, overload
 
@@ -179,16 +179,14 @@ class _Layout:
         last = max(self.dim_of(mesh_dim) for mesh_dim in self.mesh_dims)
         inner = self.item_bytes * prod(self.shape[last + 1 :])
         edges = {self.shape[last]}
-        for offset, shape in self.all_boxes():
-            edges |= {offset[last], offset[last] + shape[last]}
-        return all(edge * inner % QUAD_BYTES == 0 for edge in edges)
-
-    def all_boxes(self) -> Iterator[tuple[list[int], list[int]]]:
         sizes = [
             self.mesh.size(mesh_dim) if mesh_dim in self.mesh_dims else 1
             for mesh_dim in range(self.mesh.ndim)
         ]
-        return map(self.box, itertools.product(*map(range, sizes)))
+        for coordinate in itertools.product(*map(range, sizes)):
+            offset, shape = self.box(coordinate)
+            edges |= {offset[last], offset[last] + shape[last]}
+        return all(edge * inner % QUAD_BYTES == 0 for edge in edges)
 
     def dtype_name(self) -> str:
         return str(self.tensor.dtype).removeprefix("torch.")

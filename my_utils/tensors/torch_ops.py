@@ -44,7 +44,8 @@ def _make_library() -> Any:
     for name, (length, dtype) in REDUCTIONS.items():
         fake = _fake_reduction(length, getattr(torch, dtype))
         _define(library, name, "(Tensor x) -> Tensor", fake)
-    _define(library, "hash_into", "(Tensor x, Tensor(a!) out, int row) -> ()", _fake_hash_into)
+    signature = "(Tensor x, Tensor(a!) out, int row) -> ()"
+    _define(library, "hash_into", signature, lambda x, out, row: None)
     return library
 
 
@@ -62,7 +63,3 @@ def _fake_reduction(length: int, dtype: Any) -> Callable[[Any], Any]:
         return x.new_empty(length, dtype=dtype)
 
     return fake
-
-
-def _fake_hash_into(x: Any, out: Any, row: int) -> None:
-    return None

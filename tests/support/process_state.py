@@ -62,7 +62,7 @@ def _of_torch(torch: Any) -> tuple[object, ...]:
 
 # By module, its state at first, and how it is looked at.
 MODULES: dict[str, tuple[object, Callable[[Any], object]]] = {
-    "my_utils.profilers.capture.on_demand.window": ([], lambda window: list(window._controllers)),
+    "my_utils.profilers.capture.on_demand.window": ([], lambda window: list(window.registered)),
     "my_utils.profilers.capture.hooks": (
         (None, None, {}),
         lambda hooks: (hooks._process.controller, hooks._process.role, hooks._process.position),

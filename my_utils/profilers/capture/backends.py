@@ -22,11 +22,12 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ... import _core
 from ...core.aliases import renamed_parameters
 from ...core.arguments import check_path
 from ...core.file_names import file_name, free_path
@@ -106,6 +107,27 @@ def stop_backend(backend: Any, window_id: str) -> None:
         backend.stop()
     else:
         stop(window_id)
+
+
+def begin_range(name: str) -> Callable[[], object] | None:
+    """Begins an NVTX range of the default domain; the function that ends it, on whatever thread;
+    None while no tool listens.
+
+    By torch's NVTX where ours was not built, as far as that has it.
+    """
+    if not _core.nvtx_state()["built"]:
+        return _by_torch(name)
+    number = _core.nvtx_range_start(name.replace("\0", ""))
+    return None if number is None else functools.partial(_core.nvtx_range_end, number)
+
+
+def _by_torch(name: str) -> Callable[[], object] | None:
+    with contextlib.suppress(ImportError, RuntimeError, AttributeError):  # a build without CUDA
+        import torch
+
+        handle = torch.cuda.nvtx.range_start(name)
+        return functools.partial(torch.cuda.nvtx.range_end, handle)
+    return None
 
 
 @public("my_utils.profiling.backends")
@@ -338,17 +360,12 @@ _OF_TORCH = (
 )  # fmt: skip
 
 
-def _names_of_torch() -> set[str]:
-    """With those of the torch that is loaded, which may be newer."""
-    found = set(_OF_TORCH)
-    profiler = sys.modules.get("torch.profiler")
-    if profiler is not None:
-        found |= set(inspect.signature(profiler.profile.__init__).parameters)
-    return found - {"self", "schedule", "on_trace_ready"}
-
-
 def _check_torch_options(options: Mapping[str, Any]) -> None:
-    known = _names_of_torch()
+    known = set(_OF_TORCH)
+    profiler = sys.modules.get("torch.profiler")
+    if profiler is not None:  # it may be newer
+        known |= set(inspect.signature(profiler.profile.__init__).parameters)
+    known -= {"self", "schedule", "on_trace_ready"}
     for key, value in options.items():
         if key not in known:
             raise ValueError(f"options of torch are: {', '.join(sorted(known))}; not {key!r:.100}")
@@ -363,10 +380,9 @@ def _keywords(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError(f"options of {tool} must be a mapping of keywords, not {options!r:.100}")
     if tool == "torch":
         _check_torch_options(options)
-    known = _KEYWORDS.get("cuda" if tool in ("nsys", "ncu") else tool)
+        return dict(options)
+    known = _KEYWORDS["cuda" if tool in ("nsys", "ncu") else tool]
     for key, value in options.items():
-        if known is None:
-            continue
         if key not in known:
             allowed = ", ".join(known) or "none"
             raise ValueError(f"options of {tool} are: {allowed}; not {key!r:.100}")

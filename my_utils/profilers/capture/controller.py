@@ -43,8 +43,7 @@ from ...core.public import public
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
 from ...core.wrapping import Scope, decorate
-from .backends import CaptureBackend, make_backend, start_backend, stop_backend
-from .nvtx_range import begin_range
+from .backends import CaptureBackend, begin_range, make_backend, start_backend, stop_backend
 from .reports import (
     Attachment,
     Reported,
@@ -152,16 +151,15 @@ class CaptureController(_core.CaptureWindows):
         try:
             self.arm_spec(spec)
         except BaseException:
-            self._put_back(spec.window_id, before)
+            if before is None:
+                self._specs.pop(spec.window_id, None)
+            else:
+                self._specs[spec.window_id] = before
             raise
-        self._warn_of_likely_typos(spec)
-
-    def _warn_of_likely_typos(self, spec: CaptureSpec) -> None:
         known = self._known_names()
         for name in self.never_reported(spec):
-            likely = difflib.get_close_matches(name, known, n=1)
-            if likely:
-                self._warn_of_name(name, f"; is it {likely[0]!r}?")
+            for likely in difflib.get_close_matches(name, known, n=1):
+                self._warn_of_name(name, f"; is it {likely!r}?")
 
     def _warn_of_name(self, name: str, more: str) -> None:
         text = f"no hook of this process has reported {name!r}, which a capture window waits for"
@@ -178,12 +176,6 @@ class CaptureController(_core.CaptureWindows):
             used += spec.stop_profile_names
         known = self._known_names()
         return [name for name in dict.fromkeys(used) if name not in known]
-
-    def _put_back(self, window_id: str, spec: CaptureSpec | None) -> None:
-        if spec is None:
-            self._specs.pop(window_id, None)
-        else:
-            self._specs[window_id] = spec
 
     def disarm(self, window_id: str | None = None) -> bool:
         """Takes one window back, or all by default, and closes an open one. Returns whether there

@@ -39,8 +39,13 @@ from ...core.process_end import call_at_end
 from ...core.public import public
 from ...core.ranks import check_ranks, is_chosen
 from ...core.warnings import warn_once
-from .backends import CaptureBackend, CudaProfilerBackend, start_backend, stop_backend
-from .nvtx_range import begin_range
+from .backends import (
+    CaptureBackend,
+    CudaProfilerBackend,
+    begin_range,
+    start_backend,
+    stop_backend,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -149,7 +154,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
     def stop(self) -> None:
         """Closes the window if it is open, and removes the hooks; any number of times."""
         with self._lock:
-            self._close("detached")
+            self._closes("detached")
             self._leave()
 
     def __enter__(self) -> ForwardProfilerHook:
@@ -177,36 +182,18 @@ class ForwardProfilerHook(_core.ForwardPasses):
                 return
             try:
                 start_backend(self.backend, self.window_id)
-            except Exception:
+            except BaseException as error:
                 self.unwatch()
                 self.outcome = "failed"
+                if not isinstance(error, Exception):
+                    raise
                 _logger.exception("%s: the backend could not be started", self)
                 return
-            except BaseException:
-                self.unwatch()
-                self.outcome = "failed"
-                raise
             self.outcome = "open"
             self._range = None if self.nvtx_range is None else begin_range(self.nvtx_range)
             _logger.info("%s: open", self)
 
     def _closes(self, outcome: str) -> None:
-        self._close(outcome)
-
-    def _is_copy(self, module: object) -> bool:
-        """Warns of a replica. Returns whether the module is one."""
-        if getattr(module, "_is_replica", False):
-            warn_once(
-                "forward_hook_replica",
-                f"{self}: replicas of DataParallel are not counted; attach the hook to the "
-                "DataParallel object",
-            )
-            return True
-        return False
-
-    # --- ends ---
-
-    def _close(self, outcome: str) -> None:
         with self._lock:
             if self.outcome != "open":
                 return
@@ -221,6 +208,19 @@ class ForwardProfilerHook(_core.ForwardPasses):
                 _logger.exception("%s: the backend could not be stopped", self)
             level = logging.INFO if outcome == "done" else logging.WARNING
             _logger.log(level, "%s: %s", self, _MEANING[outcome])
+
+    def _is_copy(self, module: object) -> bool:
+        """Warns of a replica. Returns whether the module is one."""
+        if getattr(module, "_is_replica", False):
+            warn_once(
+                "forward_hook_replica",
+                f"{self}: replicas of DataParallel are not counted; attach the hook to the "
+                "DataParallel object",
+            )
+            return True
+        return False
+
+    # --- ends ---
 
     def _leave(self) -> None:
         handles, self._handles, self._module = self._handles, [], None
@@ -267,7 +267,7 @@ _alive: weakref.WeakSet[ForwardProfilerHook] = weakref.WeakSet()
 
 def _close_all() -> None:
     for hook in list(_alive):
-        hook._close("exited")
+        hook._closes("exited")
 
 
 def _forget_all() -> None:

@@ -170,27 +170,17 @@ class capture_hook:
     def __repr__(self) -> str:
         return short_repr(self, "_name", "_role", "_rank")
 
-    def _event(
+    def event(
         self,
         controller: CaptureController,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        **least: int,
     ) -> HookEvent:
-        return self._made(controller, {**_process.position, **self._fixed}, args, kwargs)
-
-    def event(self, controller: CaptureController, **least: int) -> HookEvent:
-        """What is reported; `least` is the `meta` that all other overrides."""
-        return self._made(controller, {**least, **_process.position, **self._fixed}, (), {})
-
-    def _made(
-        self,
-        controller: CaptureController,
-        meta: dict[str, Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> HookEvent:
+        """What is reported for a call; `least` is the `meta` that all other overrides."""
+        meta = {**least, **_process.position, **self._fixed}
         if self._meta is not None:
-            meta.update(meta_of(self._name, self._meta, args, kwargs))
+            meta.update(meta_of(self._name, self._meta, args, kwargs or {}))
         role = _process.role if self._role is None else self._role
         rank = _rank_for(controller) if self._rank is None else self._rank
         return HookEvent(self._name, meta, role, rank)
@@ -201,7 +191,11 @@ class capture_hook:
         controller = _process.controller
         report = None
         if controller is not None:
-            event = self._event(controller, (), {}) if self._meta is None else self._without_call()
+            if self._meta is not None:
+                raise TypeError(
+                    "meta is for a decorated function; give a block its meta by keywords"
+                )
+            event = self.event(controller)
             controller.on_enter(event)
             report = (controller, event)
         block = _Block(self, id(sys._getframe(1)), report, _blocks.get())
@@ -232,9 +226,6 @@ class capture_hook:
         ended.is_open = False
         return report
 
-    def _without_call(self) -> HookEvent:
-        raise TypeError("meta is for a decorated function; give a block its meta by keywords")
-
     # --- decorator ---
 
     def __call__(self, function: _F) -> _F:
@@ -248,7 +239,7 @@ class capture_hook:
             controller = _process.controller
             if controller is None:
                 return function(*args, **kwargs)
-            event = self._event(controller, args, kwargs)
+            event = self.event(controller, args, kwargs)
             controller.on_enter(event)
             try:
                 result = function(*args, **kwargs)
@@ -264,7 +255,7 @@ class capture_hook:
         controller = _process.controller
         if controller is None:
             return Scope()
-        return Reported(controller, self._event(controller, args, kwargs))
+        return Reported(controller, self.event(controller, args, kwargs))
 
 
 _Report = tuple[CaptureController, HookEvent] | None

@@ -139,17 +139,13 @@ class CaptureSpec:
             raise ValueError(f"stop_policy must be one of {allowed}, not {policy!r}")
         if policy == StopPolicy.ON_STOP_PROFILE_NAME and not self.stop_profile_names:
             raise ValueError("stop_profile_names must name a function for ON_STOP_PROFILE_NAME")
-        if policy == StopPolicy.ON_STOP_PROFILE_NAME and self._stops_before_it_starts():
-            raise ValueError(
-                f"stop_iter must be at least start_iter, {self.start_iter}, not {self.stop_iter}"
-            )
+        start, stop = self.start_iter, self.stop_iter
+        is_early = start is not None and stop is not None and stop < start
+        if policy == StopPolicy.ON_STOP_PROFILE_NAME and is_early:
+            raise ValueError(f"stop_iter must be at least start_iter, {start}, not {stop}")
         if policy == StopPolicy.ON_TRIGGER_FUNC_EXIT and self.start_edge == "EXIT":
             raise ValueError("start_edge must be 'ENTER' for ON_TRIGGER_FUNC_EXIT, not 'EXIT'")
         object.__setattr__(self, "stop_policy", str(policy))
-
-    def _stops_before_it_starts(self) -> bool:
-        start, stop = self.start_iter, self.stop_iter
-        return start is not None and stop is not None and stop < start
 
     def _check_backend(self) -> None:
         if self.backend is None:

@@ -30,7 +30,6 @@ from ...core.ranks import current_rank, world_size
 from ...core.reprs import short_repr
 from ...core.store import default_store, wait_for_keys
 from ...core.warnings import warn_once
-from .out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -39,6 +38,15 @@ if TYPE_CHECKING:
 PREFIX = "my_utils/oom"
 TIMEOUT_S = 60.0
 RANKS_A_WORD = 62  # the store adds up signed integers of 64 bits: a bit for each rank that came
+
+# Allocators without an exception type of their own say it in the text of a RuntimeError.
+OUT_OF_MEMORY_TEXTS = (
+    "can't allocate memory",  # torch's CPU allocator
+    "not enough memory: you tried to allocate",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 
 
 class _Flag:
@@ -63,12 +71,7 @@ def set_oom_flag() -> None:
         _flag.raised = True
         store = default_store(PREFIX)
         if store is not None:
-            _try(lambda: _raise_flag(store), True)
-
-
-def _raise_flag(store: Store) -> bool:
-    store.set(f"{_flag.round}/flag", "1")
-    return True
+            _try(lambda: store.set(f"{_flag.round}/flag", "1"), True)
 
 
 def check_oom_flag(agree: bool = False, timeout_s: float = TIMEOUT_S) -> bool:
@@ -148,10 +151,10 @@ def _name_the_missing(store: Store, round: int, size: int, timeout_s: float) -> 
     )
 
 
-def _try(ask: Callable[[], bool], otherwise: bool) -> bool:
+def _try(ask: Callable[[], object], otherwise: bool) -> bool:
     """What the store answers, or `otherwise` with one warning where it cannot be reached."""
     try:
-        return ask()
+        return bool(ask())
     except RuntimeError as error:
         warn_once("oom_restore store", f"the out-of-memory flag is this rank's alone: {error}")
         return otherwise
@@ -213,3 +216,20 @@ def free_caches() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.accelerator.is_available():
         torch.accelerator.empty_cache()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the exception says that memory ran out, on the GPU or the CPU.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes differ"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError):
+        return True
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "OutOfMemoryError", None)
+    if kind is not None and isinstance(error, kind):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        text in str(error) for text in OUT_OF_MEMORY_TEXTS
+    )

@@ -171,7 +171,7 @@ class Counting:
 
     def remove(self) -> None:
         """Also ends the call that was interrupted by what is not an Exception, as Ctrl-C is not."""
-        if self._modes is not None and threading.get_ident() == self._thread:
+        if self._is_mine:
             self._close()
         for handle in self._handles:
             handle.remove()

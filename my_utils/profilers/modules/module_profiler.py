@@ -421,6 +421,8 @@ class ModuleProfiler:
         model = self._figures(self._model_slot)
         if not self._model_is_row:
             overhead_ms += self._overhead.of(model[0].parts, 0)
+        counting = self._counting
+        flops = counting.model_flops if counting and counting.done else float("nan")
         return {
             "clock": ("cpu", "gpu")[self._clock],
             "model_calls": model[0].calls,
@@ -430,14 +432,9 @@ class ModuleProfiler:
             "overhead_ns_per_node": self._overhead.node_ns,
             "overhead_ms": overhead_ms,
             "empty_call_ms": self._overhead.empty_ns / 1e6,
-            **({"model_flops": self._model_flops} if self._flops else {}),
+            **({"model_flops": flops} if self._flops else {}),
             **self._times.counts(),
         }
-
-    @property
-    def _model_flops(self) -> float:
-        counted = self._counting is not None and self._counting.done
-        return self._counting.model_flops if self._counting and counted else float("nan")
 
     def _wait_for_gpu(self) -> None:
         times = self._times

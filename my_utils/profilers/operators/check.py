@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -13,9 +13,8 @@ from torch import Tensor
 
 from ..._core import TensorDiff
 from ...tensors import compare
-from .inputs import map_tensors, resolved, tensors_in
+from .inputs import WIDER, converted, device_of, map_tensors, resolved, tensors_in
 from .policy import OpPlan
-from .sums import Slack
 
 # What the log lists of a tensor that differs.
 ELEMENTS_SHOWN = 20
@@ -172,10 +171,13 @@ class OpCheck:
             self.lines.append(_place(where) + _not_close(diff, actual, expected))
 
     def _diff(self, actual: Tensor, expected: Tensor) -> TensorDiff:
-        rules = self.rules
-        atol, rtol = rules.atol, rules.rtol
+        atol, rtol = self.rules.atol, self.rules.rtol
         if self.coarse is not None and expected.is_floating_point():
-            atol, rtol = _of_coarse(self.coarse, expected, rules)
+            rounding = _STEPS * torch.finfo(self.coarse).eps
+            finite = expected[torch.isfinite(expected)]
+            largest = float(finite.abs().max()) if finite.numel() else 0.0
+            atol = rounding * largest if atol is None else atol
+            rtol = rounding if rtol is None else rtol
         return compare(
             actual,
             expected,
@@ -200,17 +202,6 @@ def coarsest(tensors: list[Tensor]) -> torch.dtype | None:
     """The 16-bit type among the dtypes, the coarser one of two."""
     found = {tensor.dtype for tensor in tensors}
     return next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in found), None)
-
-
-def _of_coarse(
-    coarse: torch.dtype, expected: Tensor, rules: Rules
-) -> tuple[float | None, float | None]:
-    """(atol, rtol) for what was computed in that type."""
-    rounding = _STEPS * torch.finfo(coarse).eps
-    finite = expected[torch.isfinite(expected)]
-    largest = float(finite.abs().max()) if finite.numel() else 0.0
-    atol = rounding * largest if rules.atol is None else rules.atol
-    return atol, rounding if rules.rtol is None else rules.rtol
 
 
 def _scales(tensor: Tensor) -> tuple[Any, Any]:
@@ -253,6 +244,96 @@ def _not_close(diff: TensorDiff, actual: Tensor, expected: Tensor) -> str:
         blocks.append("\n".join(elements))
     blocks.append(f"{describe(actual)}\n{actual}\n{describe(expected)}\n{expected}")
     return "\n\n".join(blocks)
+
+
+# --- how far a sum may be off by rounding ---
+
+# Each element of their results is a sum of products of inputs; that of exp(A) one of powers of A.
+_SUMS = frozenset(
+    (
+        *("mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "addmv", "dot", "vdot", "addr"),
+        *("convolution", "convolution_backward", "_convolution", "convolution_overrideable"),
+        *("cudnn_convolution", "miopen_convolution", "mkldnn_convolution", "linear"),
+        *("sum", "mean", "cumsum", "trace", "index_add", "scatter_add", "embedding_dense_backward"),
+        *("avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
+        *("linalg_matrix_exp", "matrix_exp"),
+    )
+)
+
+_FACTORS = ("alpha", "beta")
+
+
+def is_sum(func: Any) -> bool:
+    """Whether the rule holds for an overload that writes to none of its inputs."""
+    is_aten = isinstance(func, torch._ops.OpOverload) and func.namespace == "aten"
+    return is_aten and func._opname in _SUMS and not func._schema.is_mutable
+
+
+class Slack:
+    """For one call: (4 + sqrt(n) / 2) times eps times the sum of the absolute terms, where n is the
+    number of terms and eps that of the inputs' dtype, of float32 where they are narrower.
+
+    Half of sqrt(n) is more than a sum from left to right is off by where its roundings are random.
+    For what is more than one sum, n is at most the number of inputs.
+
+    Where terms cancel, a tolerance relative to the result says nothing. The sum of the absolute
+    terms does, and the same operator computes it from absolute inputs; from ones it counts them.
+
+    >>> a, b = torch.tensor([[1e4, -1e4]]), torch.ones(2, 1)
+    >>> slack = Slack(torch.ops.aten.mm.default, (a, b), {})
+    >>> f"{slack.at('').item():.2g}"
+    '0.011'
+    """
+
+    def __init__(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        self._func = func
+        self._call = (args, kwargs)
+        self._found: dict[str, Tensor] | None = None
+
+    def at(self, where: str) -> Tensor | None:
+        """For the result at that place, as `OpCheck` names it; None if there is none to be had,
+        such as for want of memory."""
+        if self._found is None:
+            try:
+                self._found = self._compute()
+            except Exception:  # what a backend raises has no kind
+                self._found = {}
+        return self._found.get(where)
+
+    def _compute(self) -> dict[str, Tensor]:
+        given = tensors_in(self._call)
+        most = max(tensor.numel() for tensor in given)
+        call = converted(self._call, device_of(given, self._call[1]), WIDER)
+        kinds = {tensor.dtype for tensor in tensors_in(call) if _is_inexact(tensor)}
+        eps = max((torch.finfo(kind).eps for kind in kinds), default=0.0)
+        counts = _by_place(self._run(call, _one))
+        return {
+            place: eps * (4 + counts[place].clamp(1, max(most, 1)).sqrt() / 2) * size
+            for place, size in _by_place(self._run(call, _size)).items()
+        }
+
+    def _run(self, call: Any, change: Callable[[Tensor], Tensor]) -> Any:
+        args, kwargs = map_tensors(call, change)
+        factors = {key: abs(kwargs[key]) for key in _FACTORS if key in kwargs}
+        return self._func(*args, **{**kwargs, **factors})
+
+
+def _is_inexact(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _size(tensor: Tensor) -> Tensor:
+    return resolved(tensor).abs().to(tensor.dtype) if _is_inexact(tensor) else tensor
+
+
+def _one(tensor: Tensor) -> Tensor:
+    return torch.ones_like(tensor) if _is_inexact(tensor) else tensor
+
+
+def _by_place(result: Any) -> dict[str, Tensor]:
+    if isinstance(result, Tensor):
+        return {"": result.abs()}
+    return {str(place): one.abs() for place, one in enumerate(result) if isinstance(one, Tensor)}
 
 
 # --- views: they compute no values, so the view itself is checked ---

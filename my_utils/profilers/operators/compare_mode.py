@@ -11,17 +11,15 @@ import torch
 from ...core.arguments import check_int, check_tolerance
 from ...core.public import public
 from ...core.warnings import warn_once
-from .check import OpCheck, Rules, check_view, coarsest
+from .check import OpCheck, Rules, Slack, check_view, coarsest, is_sum
+from .dump import comparison_again
 from .finite import Counts, is_clean, is_finding
 from .inputs import distinct_tensors
 from .mode import RULE, OpMode, OpModeError, alone, dump_or_say
 from .module_path import Scope, where
 from .policy import Action, OpPlan, OpPolicy
-from .random_ops import Draws
-from .reference import NotComparable, OpCopy, Reference
-from .reproduce import comparison_again
+from .reference import Draws, NotComparable, OpCopy, Reference
 from .summary import OpSummary
-from .sums import Slack, is_sum
 
 _STARTS = " starts to run ..."
 _SUCCEEDS = " succeeds to pass CompareWithCPU test"
@@ -144,7 +142,7 @@ class CompareWithCPU(OpMode):
     def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
         scope = where()
         call = _Call(plan, self._title(plan, scope), scope)
-        if self.verbose and not self._log.is_buffered:
+        if self.verbose and self._log.path is None:
             self._say_started(call)  # to be seen even if the operator does not come back
         if plan.action is Action.VIEW:
             return self._watch_view(call, args, kwargs)

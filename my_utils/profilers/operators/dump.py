@@ -1,4 +1,5 @@
-"""Inputs and outputs of one call of an operator in files that anyone with torch can read.
+"""Inputs and outputs of one call of an operator in files that anyone with torch can read, and the
+script next to them that runs it again.
 
 `<op>_inputs.pkl` and `<op>_outputs.pkl` (`<op>_inputs_rank0.pkl` if there are several ranks) are
 what `torch.save` writes, of plain values that `torch.load(weights_only=True)` takes: a dict with
@@ -15,15 +16,18 @@ of a mark and a text, ("torch.layout", "torch.strided"), or a mark and a generat
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...core.plain_files import PlainFileError, load_plain, save_plain
 from .inputs import copied, map_tensors, resolved, tensors_in
+from .policy import OpPlan
+from .reference import Reference
 
 FORMAT = "my_utils.op_call"
 VERSION = 1
@@ -152,3 +156,87 @@ def _to_devices(value: Any, devices: list[Any]) -> Any:
 
 def _one_of(tensor: Tensor, moved: Tensor, on_cpu: set[int]) -> Tensor:
     return tensor if id(tensor) in on_cpu else moved
+
+
+# --- the script that runs it again ---
+
+_SCRIPT = '''"""Runs {name} again on the inputs next to this file, and prints what {tool} finds.
+
+Exits with status 0 if nothing is found, else with 1.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+{imports}
+FOLDER = Path(__file__).resolve().parent
+{before}
+if __name__ == "__main__":
+    try:
+        op = torch.ops.{op}
+    except AttributeError:
+        sys.exit("import here what registers the operator torch.ops.{op}")
+    correct, args, kwargs, out = {call}
+    print("nothing found" if correct else "found again")
+    sys.exit(0 if correct else 1)
+'''
+
+
+class Again(NamedTuple):
+    """How a call is run again. function: of `my_utils.compare_tool`; arguments: those behind the
+    operator, as text; imports, before: lines of the script."""
+
+    tool: str
+    function: str
+    arguments: str = ""
+    imports: str = ""
+    before: str = ""
+
+
+def script(plan: OpPlan, inputs: Path, again: Again) -> str:
+    """The text; `inputs` is in the folder where it is written to."""
+    call = f"{again.function}(\n        FOLDER / {inputs.name!r}, op{again.arguments}\n    )"
+    imports = f"\nfrom my_utils.compare_tool import {again.function}\n{again.imports}"
+    return _SCRIPT.format(
+        name=plan.name, tool=again.tool, op=plan.overload, call=call, imports=imports,
+        before=again.before,
+    )  # fmt: skip
+
+
+def comparison_again(
+    plan: OpPlan, atol: float | None, rtol: float | None, reference: Reference
+) -> Again:
+    imports, before, text = _reference(reference)
+    arguments = f", atol={atol!r}, rtol={rtol!r}, reference={text}"
+    namespace = plan.overload.partition(".")[0]
+    if namespace not in ("aten", "prims"):
+        arguments += f", namespaces=[{namespace!r}]"
+    return Again("CompareWithCPU", "compare_for_single_op", arguments, imports, before)
+
+
+def _reference(reference: Reference) -> tuple[str, str, str]:
+    """Lines that import it, lines of remark, and how it is called."""
+    function = reference.function
+    if function is None:
+        return "", "", repr(reference.name)
+    module = getattr(function, "__module__", "__main__")
+    name = getattr(function, "__qualname__", "<")
+    root = _root_of(module)
+    if module == "__main__" or not name.isidentifier() or root is None:
+        remark = (
+            f"# The reference was the function {name} of {module}, which cannot be imported here.\n"
+            "# float64 is used instead.\n"
+        )
+        return "", remark, repr("float64")
+    lines = f"\nsys.path.insert(0, {root!r})\nfrom {module} import {name}  # noqa: E402\n"
+    return lines, "", name
+
+
+def _root_of(module: str) -> str | None:
+    """The folder from which the module is imported."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return None
+    depth = module.count(".") + (Path(file).name == "__init__.py")
+    return str(Path(file).resolve().parents[depth])

@@ -160,7 +160,7 @@ def _sharing(tensors: list[Tensor]) -> list[list[Tensor]]:
         else:
             groups.append([tensor])
     # Devices do not overlap in the addresses that they give out, and if they did, see below.
-    ranges.sort(key=_address)
+    ranges.sort(key=lambda item: item[1])
     last_device, reached = None, 0
     for device, begin, end, tensor in ranges:
         if groups and device == last_device and begin < reached:
@@ -170,10 +170,6 @@ def _sharing(tensors: list[Tensor]) -> list[list[Tensor]]:
             last_device, reached = device, 0
         reached = max(reached, end)
     return groups
-
-
-def _address(item: tuple[torch.device, int, int, Tensor]) -> int:
-    return item[1]
 
 
 _ALIGNMENT = 64  # bytes; kernels choose their way by the alignment, which so stays what it was

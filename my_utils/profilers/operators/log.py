@@ -50,11 +50,6 @@ class OpLog:
         self._thread = threading.Thread(target=self._work, name="my_utils op log", daemon=True)
         self._thread.start()
 
-    @property
-    def is_buffered(self) -> bool:
-        """Whether lines wait in memory for a while."""
-        return self.path is not None
-
     def line(self, *parts: str) -> None:
         if self.path is None:
             print(self._text(parts), file=sys.stdout)

@@ -25,14 +25,12 @@ from ...core.ranks import check_ranks, current_rank, is_chosen, world_size
 from ...core.reprs import short_repr
 from ...core.tables import write_text
 from ...core.warnings import warn_once
-from .arrivals import Arrivals
 from .check import describe
-from .dump import dump_call
+from .dump import Again, dump_call, script
+from .finite import Arrivals
 from .log import OpLog
-from .module_path import Scope, phase, where
+from .module_path import OpStacks, Scope, phase, where
 from .policy import Action, OpPlan, OpPolicy
-from .reproduce import Again, script
-from .stacks import OpStacks
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 RULE = "=" * 28
@@ -137,7 +135,7 @@ class OpMode(TorchDispatchMode):
     # --- the block ---
 
     def __enter__(self) -> Self:
-        if not self._is_wanted():
+        if not (self.enabled and is_chosen(self._ranks)):
             return self
         if not self._entered:
             self._begin_block()
@@ -177,11 +175,13 @@ class OpMode(TorchDispatchMode):
 
     def _check_block(self, error: BaseException | None) -> None:
         """Silence must not look like a success: says what was not tested."""
-        said = [self._policy.unseen_text(), self._untested_text(), self._traced_text()]
-        for text in filter(None, said):
+        unseen, traced = self._policy.unseen_text(), ""
+        if self._traced and not self._ran:
+            traced = f"{self._traced} calls had no values (torch was tracing); nothing was tested"
+        for text in filter(None, (unseen, self._untested_text(), traced)):
             self._log.line("[WARNING] ", text)
-        if said[0] or said[2]:
-            text = "; ".join(filter(None, (said[0], said[2])))
+        if unseen or traced:
+            text = "; ".join(filter(None, (unseen, traced)))
             warn_once(f"op_mode_silent_{text}", f"{self.test_name}: {text}")
         why = self._why_nothing()
         if why and error is None:
@@ -192,15 +192,9 @@ class OpMode(TorchDispatchMode):
             return ""
         return f"{self._untested} calls could not be tested ({self._why_untested})"
 
-    def _traced_text(self) -> str:
-        """Where a block did nothing else."""
-        if not self._traced or self._ran:
-            return ""
-        return f"{self._traced} calls had no values (torch was tracing); nothing was tested"
-
     def _why_nothing(self) -> str:
         """Why the block was no test, of anything or of an operator that is named; "" if it was."""
-        if self._policy.has_targets:
+        if self._policy.targets is not None:
             missed = self._left_out.keys() - self._tested - self._viewed
             if missed:
                 why = "; ".join(f"{name}: {self._left_out[name]}" for name in sorted(missed))
@@ -217,9 +211,6 @@ class OpMode(TorchDispatchMode):
 
     def _end_untested(self, text: str) -> None:
         raise self._stop_error(text, [])
-
-    def _is_wanted(self) -> bool:
-        return self.enabled and is_chosen(self._ranks)
 
     def _open_log(self) -> None:
         name = f"{self.test_name}{rank_suffix()}.log"

@@ -1,4 +1,5 @@
-"""Finds the module in which an operator runs, in the forward and in the backward pass.
+"""Finds the module in which an operator runs, and the line of the user's code that called it,
+in the forward and in the backward pass.
 
 Hooks record the current module of each thread; reading it costs the same at any depth. In the
 backward pass, each node that autograd runs has the sequence number that it got in the forward pass.
@@ -16,9 +17,12 @@ Hooks record which numbers were given out in which module.
 
 from __future__ import annotations
 
+import os
 import threading
+import traceback
 import weakref
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,6 +30,7 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import nn
+from torch.utils._traceback import CapturedTraceback
 
 from ...core.public import public
 from ...core.reprs import short_repr
@@ -38,6 +43,11 @@ _node = torch._C._current_autograd_node
 Phase = Literal["forward", "backward", "recompute"]
 
 _MARKS_MAX = 1 << 18  # entries into and exits from modules that are kept, a thread
+
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+_TORCH = os.path.dirname(torch.__file__)
+_STACKS_MAX = 100_000  # forward operators
+_FRAMES_SHOWN = 12
 
 
 @public("my_utils.compare_tool")
@@ -90,7 +100,9 @@ class Scope:
         self.parent = parent
         self.info = info
         self.owner = owner
-        self.text = "" if info is None else _text(info)
+        self.text = ""
+        if info is not None:
+            self.text = f"{info.path}[{info.name}]/" if info.name else f"{info.path}/"
         self._inner: dict[int, Scope] = {}
 
     def inner(self, owner: int, name: str, type_name: str) -> Scope:
@@ -110,10 +122,6 @@ class Scope:
     @property
     def name(self) -> str:
         return "" if self.info is None else self.info.name
-
-
-def _text(info: ModuleInfo) -> str:
-    return f"{info.path}[{info.name}]/" if info.name else f"{info.path}/"
 
 
 OUTSIDE = Scope(None, None, 0)
@@ -171,16 +179,6 @@ def where() -> Scope:
     return OUTSIDE if node is None else _of_node(node)
 
 
-def forward_number() -> int | None:
-    """The sequence number of the forward operator whose backward runs in this thread, -1 where it
-    has none; None outside of a backward pass."""
-    if phase() != "backward":
-        return None
-    node = _node()
-    number = -1 if node is None else int(node._sequence_nr())
-    return number if number < 1 << 63 else -1
-
-
 def _of_node(node: Any) -> Scope:
     number = node._sequence_nr()
     if number >= 1 << 63:  # AccumulateGrad has none
@@ -201,6 +199,43 @@ def _again(owner: int, name: str, type_name: str) -> Scope:
             return Scope(OUTSIDE, known.info, owner)
         around = around.parent
     return OUTSIDE.inner(owner, name, type_name)
+
+
+# --- stacks ---
+
+
+class OpStacks:
+    """Python's stack at each forward operator that autograd may come back to. `note` takes some
+    microseconds; text is made only when it is asked for. For one thread."""
+
+    def __init__(self) -> None:
+        self._stacks: OrderedDict[int, Any] = OrderedDict()
+
+    def note(self) -> None:
+        """To be called while a forward operator runs: autograd has given it its number already."""
+        if not torch.is_grad_enabled():
+            return
+        number = _sequence_nr() - 1
+        if number in self._stacks:
+            return
+        self._stacks[number] = CapturedTraceback.extract(script=False, cpp=False)
+        if len(self._stacks) > _STACKS_MAX:
+            self._stacks.popitem(last=False)
+
+    def text(self) -> str:
+        """The stack of the operator that runs now; of its forward operator in a backward pass; ""
+        if it is not known."""
+        if phase() != "backward":
+            return _of_users(traceback.extract_stack())
+        node = _node()
+        known = None if node is None else self._stacks.get(int(node._sequence_nr()))
+        return "" if known is None else _of_users(known.summary())
+
+
+def _of_users(stack: traceback.StackSummary) -> str:
+    """The innermost frames outside of torch and of this package."""
+    frames = [frame for frame in stack if not frame.filename.startswith((_HERE, _TORCH))]
+    return "".join(traceback.format_list(frames[-_FRAMES_SHOWN:])).rstrip()
 
 
 # --- hooks ---
@@ -258,8 +293,10 @@ class ModuleTracker:
         return short_repr(self)
 
     def _hook(self, name: str, module: nn.Module) -> None:
-        if _is_hooked(module):
-            return
+        hooks = module._forward_pre_hooks.values()
+        # A copy has the hooks of its original.
+        if any(isinstance(hook, _Enter) and hook.owner == id(module) for hook in hooks):
+            return  # another tracker has it
         arguments = (id(module), name, type(module).__qualname__)
         try:
             self._handles.append(module.register_forward_pre_hook(_Enter(*arguments), prepend=True))
@@ -294,12 +331,6 @@ class ModuleTracker:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _is_hooked(module: nn.Module) -> bool:
-    """Whether another tracker has hooks on it; a copy's are those of its original."""
-    hooks = module._forward_pre_hooks.values()
-    return any(isinstance(hook, _Enter) and hook.owner == id(module) for hook in hooks)
 
 
 def _modules_on_the_way(model: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:

@@ -13,14 +13,13 @@ from torch import Tensor
 from ...core.public import public
 from ...tensors import torch_ops as _torch_ops
 from ...tensors.tensor_kinds import has_kernels
-from .arrivals import Arrivals
 from .compare_mode import choose_targets
-from .finite import Counts, counts_on_device, is_clean, is_finding
+from .dump import Again
+from .finite import Arrivals, Counts, counts_on_device, is_clean, is_finding
 from .inputs import copied, distinct_tensors, tensors_in
 from .mode import RULE, OpMode, OpModeError, dump_or_say
 from .module_path import where
 from .policy import Action, OpPlan, OpPolicy
-from .reproduce import search_again
 
 _SHOWN_A_STEP = 20  # of those that only pass on what came in
 
@@ -238,7 +237,9 @@ class NanInfTracker(OpMode):
             return
         finding = self._finding(plan, inputs, after)
         self._keep(finding)
-        arrived = self._arrived_by(finding, shown)
+        arrived = ""
+        if finding.role == "propagator" and self._arrivals is not None:
+            arrived = self._arrivals.source(shown) or ""
         self._log_finding(finding, inputs, shown, result, arrived)
         if self.dump_error_data and finding.role == "producer":
             self._dump_and_raise(plan, finding, shown, outputs)
@@ -255,12 +256,6 @@ class NanInfTracker(OpMode):
             elements=after.elements,
             step=self.step_cnt,
         )
-
-    def _arrived_by(self, found: NanInfFinding, inputs: Any) -> str:
-        """The collective that brought the NaN to this rank, or nothing."""
-        if found.role != "propagator" or self._arrivals is None:
-            return ""
-        return self._arrivals.source(inputs) or ""
 
     def _log_finding(
         self, found: NanInfFinding, inputs: Counts, shown: Any, result: Any, arrived: str
@@ -296,7 +291,8 @@ class NanInfTracker(OpMode):
             self._log.line("[WARNING] ", found.title, text)
 
     def _dump_and_raise(self, plan: OpPlan, found: NanInfFinding, shown: Any, outputs: Any) -> None:
-        files, said = dump_or_say(self._folder(), plan, shown, outputs, search_again())
+        again = Again(self.test_name, "nan_inf_track_for_single_op")
+        files, said = dump_or_say(self._folder(), plan, shown, outputs, again)
         raise NanInfError(f"{found.title} fails to pass {self.test_name} test; {said}", files)
 
     # --- steps ---

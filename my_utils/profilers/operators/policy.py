@@ -280,7 +280,7 @@ class OpPolicy:
         *,
         any_namespace: bool = False,
     ) -> None:
-        self._targets = None if targets is None else check_names(target_argument, targets)
+        self.targets = None if targets is None else check_names(target_argument, targets)
         self._white_list = check_names("white_list", white_list)
         if isinstance(namespaces, str) or not all(isinstance(item, str) for item in namespaces):
             raise TypeError(f"namespaces must be a list of str, not {namespaces!r:.100}")
@@ -288,8 +288,13 @@ class OpPolicy:
         self._any_namespace = any_namespace
         self._plans: dict[int, OpPlan] = {}
         self._seen: set[str] = set()
-        for target in sorted(self._targets or ()):
-            self._check_target(target_argument, target)
+        for target in sorted(self.targets or ()):
+            namespace, operator, *_ = (*target.split("."), "")
+            why = self._why_left_out(namespace, operator, (target, f"{namespace}.{operator}"))
+            if why:
+                raise ValueError(
+                    f"{target_argument}: torch.ops.{target} cannot be tested: it {why}"
+                )
 
     def plan(self, func: Any) -> OpPlan:
         # An overload lives as long as its plan. Its own hash takes longer than this lookup.
@@ -305,24 +310,13 @@ class OpPolicy:
 
     def unseen_text(self) -> str:
         """Which targets did not run so far; "" where all did."""
-        unseen = sorted((self._targets or frozenset()) - self._seen)
+        unseen = sorted((self.targets or frozenset()) - self._seen)
         if not unseen:
             return ""
         names = ", ".join(f"torch.ops.{name}" for name in unseen)
         divided = ", ".join(f"torch.ops.{name}" for name in unseen if _is_divided(name))
         why = f" ({divided}: torch runs others in its place)" if divided else ""
         return f"{names} did not run in the block; nothing was tested of it{why}"
-
-    @property
-    def has_targets(self) -> bool:
-        return self._targets is not None
-
-    def _check_target(self, argument: str, target: str) -> None:
-        """What is named must be compared: ValueError says why it never would be."""
-        namespace, operator, *_ = (*target.split("."), "")
-        why = self._why_left_out(namespace, operator, (target, f"{namespace}.{operator}"))
-        if why:
-            raise ValueError(f"{argument}: torch.ops.{target} cannot be tested: it {why}")
 
     def _why_left_out(self, namespace: str, operator: str, names: tuple[str, ...]) -> str:
         if not self._white_list.isdisjoint(names):
@@ -332,11 +326,11 @@ class OpPolicy:
     def _make(self, func: Any) -> OpPlan:
         names = _names(func)
         self._seen.update(names)
-        if self._targets is not None and self._targets.isdisjoint(names):
+        if self.targets is not None and self.targets.isdisjoint(names):
             return OpPlan(func, Action.IGNORE, "is not in target_list")
         namespace, operator = names[0].split(".", 1)
         why = self._why_left_out(namespace, operator, names)
-        is_asked_for = self._any_namespace or self._targets is not None
+        is_asked_for = self._any_namespace or self.targets is not None
         if not why and not is_asked_for and namespace not in self._namespaces:
             why = "is outside of aten and prims"
         if why:

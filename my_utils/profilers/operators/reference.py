@@ -1,8 +1,10 @@
-"""The reference of an operator's result: the operator on another device, or a user's function."""
+"""The reference of an operator's result: the operator on another device, or a user's function. It
+gets the random numbers that the operator drew, and leaves no trace in the generators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +13,6 @@ from torch import Tensor
 from .check import ANY_FLOAT
 from .inputs import WIDER, converted, copied, device_of, is_converted, map_tensors, tensors_in
 from .policy import OpPlan
-from .random_ops import Draws, kept_stream
 
 ReferenceFunction = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -44,6 +45,63 @@ class OpCopy:
         return OpCopy(self.plan, self.args, self.kwargs)
 
 
+class _OfDevice:
+    """The default generator of a device, for devices that give no object for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._module: Any = torch.get_device_module(device)
+
+    def get_state(self) -> torch.Tensor:
+        state: torch.Tensor = self._module.get_rng_state(self._device)
+        return state
+
+    def set_state(self, state: torch.Tensor) -> None:
+        self._module.set_rng_state(state, self._device)
+
+
+class Draws:
+    """The numbers that one call takes from a generator: it drew some if the generator's state
+    differs before and after it.
+
+    Make it before the call and ask `changed` after it.
+    """
+
+    def __init__(self, args: Any, kwargs: dict[str, Any], device: torch.device) -> None:
+        values = (*kwargs.values(), *args)
+        given: Any = next((item for item in values if isinstance(item, torch.Generator)), None)
+        self.device = device if given is None else given.device
+        if given is None:
+            given = torch.default_generator if device.type == "cpu" else _OfDevice(device)
+        self._generator = given
+        self._before: torch.Tensor = self._generator.get_state()
+        self._after: torch.Tensor | None = None
+
+    def changed(self) -> bool:
+        self._after = self._generator.get_state()
+        return not torch.equal(self._before, self._after)
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """The same numbers within the block; what comes after them behind it."""
+        after = self._generator.get_state() if self._after is None else self._after
+        self._generator.set_state(self._before)
+        try:
+            yield
+        finally:
+            self._generator.set_state(after)
+
+
+@contextlib.contextmanager
+def kept_stream() -> Iterator[None]:
+    """The default generator of the CPU continues behind the block where it was before it."""
+    state = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
+
+
 class Expected(NamedTuple):
     """What came out of the reference.
 
@@ -65,7 +123,7 @@ class Reference:
     """
 
     def __init__(self, given: Any = "cpu") -> None:
-        self._function: ReferenceFunction | None = None
+        self.function: ReferenceFunction | None = None
         self._device: torch.device | None = None
         self._dtypes: Mapping[torch.dtype, torch.dtype] = {}
         self._unable: set[tuple[int, tuple[torch.dtype, ...]]] = set()
@@ -76,7 +134,7 @@ class Reference:
             self._device = _device("reference", given)
             self.name = str(given)
         elif callable(given):
-            self._function = given
+            self.function = given
             self.name = getattr(given, "__name__", "reference")
         else:
             raise TypeError(
@@ -98,10 +156,6 @@ class Reference:
             return False
         return wanted.type == "cpu" or (wanted.index or 0) == (device.index or 0)
 
-    @property
-    def function(self) -> ReferenceFunction | None:
-        return self._function
-
     def run(self, call: OpCopy, draws: Draws | None) -> Expected:
         """Runs the operator on the copies, which it may write to. draws: what the first run drew,
         None if it drew nothing.
@@ -113,14 +167,14 @@ class Reference:
         if draws is not None:
             with draws.again():
                 return self._run(call, True)
-        if call.plan.may_draw or self._function is not None:
+        if call.plan.may_draw or self.function is not None:
             with kept_stream():
                 return self._run(call, False)
         return self._run(call, False)
 
     def _run(self, call: OpCopy, drew: bool) -> Expected:
-        if self._function is not None:
-            return _called(self._function, call)
+        if self.function is not None:
+            return _called(self.function, call)
         target = call.device if self._device is None else self._device
         if call.plan.of_dtype:
             return _computed(call, target, {}, [])
@@ -153,17 +207,16 @@ def _device(name: str, given: Any) -> torch.device:
 
 
 def _called(function: ReferenceFunction, call: OpCopy) -> Expected:
-    args, kwargs = map_tensors((call.args, call.kwargs), _without_grad)
+    # Without a gradient, for functions of users that may call `Tensor.numpy`.
+    args, kwargs = map_tensors(
+        (call.args, call.kwargs),
+        lambda tensor: tensor.detach() if tensor.requires_grad else tensor,
+    )
     try:
         result = function(call.plan.func, args, kwargs)
     except Exception as error:
         raise NotComparable(f"the reference raised {_first_line(error)}") from error
     return Expected(result, call.plan.written(args, kwargs), ANY_FLOAT, [])
-
-
-def _without_grad(tensor: Tensor) -> Tensor:
-    """For functions of users, which may call `Tensor.numpy`."""
-    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _computed(

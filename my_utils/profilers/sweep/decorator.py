@@ -105,7 +105,12 @@ def parametrize_shapes(
     if not names:
         raise ValueError("shapes and batch_sizes are both None; at least one is wanted")
     checked_shapes = _checked("shapes", shapes, "integers and tuples of integers", _checked_shape)
-    checked_sizes = _checked("batch_sizes", batch_sizes, "integers", _checked_size)
+    checked_sizes = _checked(
+        "batch_sizes",
+        batch_sizes,
+        "integers",
+        lambda size: check_int("each of batch_sizes", size, 1),
+    )
     settings = _Settings(
         names=names,
         points=list(itertools.product(checked_shapes, checked_sizes)),
@@ -291,10 +296,6 @@ def _checked(name: str, values: Any, of: str, check: Callable[[Any], Any]) -> li
     if not found:
         raise ValueError(f"{name} is empty; at least one is wanted, or None to leave it out")
     return found
-
-
-def _checked_size(size: Any) -> int:
-    return check_int("each of batch_sizes", size, 1)
 
 
 def _checked_shape(shape: Any) -> Shape:

@@ -5,7 +5,6 @@ Internal. torch is used only if the process has imported it already.
 
 from __future__ import annotations
 
-import gc
 import statistics
 import sys
 import time
@@ -13,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Literal
 
-from ..memory.out_of_memory import is_out_of_memory
+from ..memory.oom_restore import free_caches, is_out_of_memory
 from .results import SweepPoint
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -40,11 +39,7 @@ def measure(
         failure = error.with_traceback(None)
     else:
         return None
-    # What the failed point still holds would fail the next ones, too.
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    free_caches()  # what the failed point still holds would fail the next ones, too
     return failure
 
 

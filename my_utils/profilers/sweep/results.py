@@ -130,7 +130,8 @@ class SweepResult:
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
         for point in self.points:
-            writer.writerow({name: _csv_value(value) for name, value in point.row().items()})
+            row = point.row().items()
+            writer.writerow({name: "" if value != value else value for name, value in row})
         _tables.write_text(path, text.getvalue())
 
     def plot(self, path: str | os.PathLike[str]) -> None:
@@ -188,10 +189,6 @@ def _cells(point: SweepPoint) -> dict[str, str]:
         "clock": point.clock,
         "peak_bytes": "" if point.peak_bytes is None else f"{point.peak_bytes / 2**20:.1f}",
     }
-
-
-def _csv_value(value: Any) -> Any:
-    return "" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _place(point: SweepPoint, by_batch: bool) -> str:

@@ -27,16 +27,12 @@ class CudaProfiler:
         self._switch(False)
 
     def _switch(self, start: bool) -> None:
-        if _core.cuda_profiler(start, self.synchronize, _torch_device()) or self._warned:
+        torch = sys.modules.get("torch")
+        device = -1  # torch uses none
+        if torch is not None and torch.cuda.is_available():
+            device = int(torch.cuda.current_device())
+        if _core.cuda_profiler(start, self.synchronize, device) or self._warned:
             return
         self._warned = True
         name = type(self).__name__
         _logger.warning("%s: CUDA is not available; nothing is captured", name)
-
-
-def _torch_device() -> int:
-    """The number of torch's current CUDA device, -1 where torch uses none."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return -1
-    return int(torch.cuda.current_device())

@@ -45,15 +45,6 @@ class Settings:
     ranks: tuple[int, ...] | None
 
     @property
-    def first_record(self) -> str:
-        """How many steps there are until something is recorded whole, and why."""
-        schedule = self.schedule
-        return (
-            f"{sum(schedule) - schedule.repeat} (skip_first {schedule.skip_first}, "
-            f"wait {schedule.wait}, warmup {schedule.warmup}, active {schedule.active})"
-        )
-
-    @property
     def summary_rank(self) -> int:
         """The one rank that prints: 0, or the lowest where 0 is not among `ranks`."""
         return min(self.ranks) if self.ranks else 0
@@ -137,11 +128,14 @@ class Run:
 
     def _say_too_short(self) -> None:
         rank = current_rank()
+        schedule = self.settings.schedule
         if is_chosen(self.settings.ranks, rank) and rank == self.settings.summary_rank:
             warn_once(
                 f"profiler short {self.name}",
                 f"{self.name} was not profiled: it called step_profiler() {self._windows.steps} "
-                f"times, and the schedule needs {self.settings.first_record}",
+                f"times, and the schedule needs {sum(schedule) - schedule.repeat} (skip_first "
+                f"{schedule.skip_first}, wait {schedule.wait}, warmup {schedule.warmup}, active "
+                f"{schedule.active})",
             )
 
     # --- what a window leaves ---

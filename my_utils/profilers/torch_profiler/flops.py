@@ -151,7 +151,8 @@ def flops_of(profiler: Any, known: Mapping[str, Formula] | None = None) -> Flops
             continue
         todo.extend((child, shown) for child in event.cpu_children)
         calls_others = any("::" in child.name for child in event.cpu_children)
-        if _OPERATOR.fullmatch(name) and not calls_others and _calculates(name):
+        is_leaf = _OPERATOR.fullmatch(name) is not None and not calls_others
+        if is_leaf and _MOVES.fullmatch(name) is None and not _is_view(name):
             found.calls_uncounted[name] += 1
     return found
 
@@ -168,10 +169,6 @@ _MOVES = re.compile(
     r"(?:all|amax|amin|aminmax|any|argmax|argmin|argsort|eq|equal|ge|gt|isfinite|isinf|isnan|le|lt|"
     r"max|min|ne|logical_\w+|bitwise_\w+)_?)"
 )
-
-
-def _calculates(name: str) -> bool:
-    return _MOVES.fullmatch(name) is None and not _is_view(name)
 
 
 @functools.cache
@@ -268,16 +265,14 @@ def _convolved(args: Sequence[Any]) -> list[int]:
     if transposed:
         return []
     count = len(weight) - 2
-    stride, padding, dilation = (_wide(value, count) for value in windows)
+    stride, padding, dilation = (
+        value if len(value) == count else [value[0]] * count for value in windows
+    )
     positions = [
         (shape[i - count] + 2 * padding[i] - dilation[i] * (weight[2 + i] - 1) - 1) // stride[i] + 1
         for i in range(count)
     ]
     return [shape[0], weight[0], *positions]
-
-
-def _wide(value: Sequence[int], count: int) -> Sequence[int]:
-    return value if len(value) == count else [value[0]] * count
 
 
 def _convolution_backward(args: Sequence[Any]) -> int:
@@ -320,10 +315,6 @@ _ATTENTION: dict[str, Formula] = {
 # --- norms ---
 
 
-def _batch_norm(args: Sequence[Any]) -> int:
-    return (6 if args[5] else 2) * _elements(args[0])
-
-
 def _training_norm(args: Sequence[Any]) -> int:
     return 6 * _elements(args[0])
 
@@ -339,23 +330,11 @@ def _channel_norm_backward(args: Sequence[Any]) -> int:
     return 7 * _elements(args[0])
 
 
-def _group_norm_backward(args: Sequence[Any]) -> int:
-    return (3 + 4 * bool(args[9][0])) * _elements(args[0])
-
-
-def _layer_norm(args: Sequence[Any]) -> int:
-    return (6 + bool(args[2]) + bool(args[3])) * _elements(args[0])
-
-
 def _layer_norm_backward(args: Sequence[Any]) -> int:
     for_input, for_weight, for_bias = map(bool, args[7])
     normalised = 2 if for_input or for_weight else 0
     gradient = 7 + bool(args[5]) if for_input else 0
     return (normalised + gradient + 2 * for_weight + for_bias) * _elements(args[0])
-
-
-def _rms_norm(args: Sequence[Any]) -> int:
-    return (3 + bool(args[2])) * _elements(args[0])
 
 
 def _rms_norm_backward(args: Sequence[Any]) -> int:
@@ -372,7 +351,7 @@ NORMALISATION: dict[str, Formula] = {
             "aten::miopen_batch_norm",
             "aten::_native_batch_norm_legit",
         ),
-        _batch_norm,
+        lambda args: (6 if args[5] else 2) * _elements(args[0]),
     ),
     "aten::_batch_norm_with_update": _training_norm,
     "aten::native_batch_norm_backward": _batch_norm_backward,
@@ -380,10 +359,14 @@ NORMALISATION: dict[str, Formula] = {
     "aten::cudnn_batch_norm_backward": _channel_norm_backward,
     "aten::miopen_batch_norm_backward": _channel_norm_backward,
     "aten::native_group_norm": _training_norm,
-    "aten::native_group_norm_backward": _group_norm_backward,
-    "aten::native_layer_norm": _layer_norm,
+    "aten::native_group_norm_backward": lambda args: (
+        (3 + 4 * bool(args[9][0])) * _elements(args[0])
+    ),
+    "aten::native_layer_norm": lambda args: (
+        (6 + bool(args[2]) + bool(args[3])) * _elements(args[0])
+    ),
     "aten::native_layer_norm_backward": _layer_norm_backward,
-    "aten::_fused_rms_norm": _rms_norm,
+    "aten::_fused_rms_norm": lambda args: (3 + bool(args[2])) * _elements(args[0]),
     "aten::_fused_rms_norm_backward": _rms_norm_backward,
 }
 

@@ -36,8 +36,7 @@ from ...core.warnings import warn_once
 from ..memory import memory_history as _memory_history
 from .entry_figures import MemoryCurve, figures_of, levels_now
 from .operator_figures import averages_of, check_figure
-from .series import Point, Series, Spread
-from .series_plots import plot_memory, plot_times
+from .series import Point, Series, Spread, plot_memory, plot_times
 from .torch_profile import (
     TorchProfile,
     check_activities,
@@ -278,7 +277,7 @@ class ProfilerWrapper:
         series.add(point)
         if self.keep_all_traces and self.export_trace:
             with tolerated(self._name, "a trace failed"):
-                self._make_folder()
+                self.output.mkdir(parents=True, exist_ok=True)
                 path = self.output / f"{self._stem()}_trace_{self._last_number}.json"
                 self._last_trace = export_trace(self.profiler, path)
         if self.enable_print_summary:
@@ -357,7 +356,7 @@ class ProfilerWrapper:
                 written.append(path)
 
         with tolerated(self._name, f"{self.output} failed"):
-            self._make_folder()
+            self.output.mkdir(parents=True, exist_ok=True)
         if self.export_trace:
             write("trace.json", self._write_trace)
         if self.enabled_record_cuda_average_time:
@@ -374,9 +373,6 @@ class ProfilerWrapper:
                 lambda path: save_snapshot(path, self.profiler, self._history),
             )
         return written
-
-    def _make_folder(self) -> None:
-        self.output.mkdir(parents=True, exist_ok=True)
 
     def _stem(self) -> str:
         name = own_name("rank{}")

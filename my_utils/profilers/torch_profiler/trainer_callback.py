@@ -309,10 +309,14 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if not self.enable_nsight_systems:
             return True
         if not os.environ.get(NSYS_SESSION):
+            is_script = bool(sys.argv) and sys.argv[0].endswith(".py")
             _logger.warning(
                 "ProfCallback: enable_nsight_systems=True, but the program does not run under "
-                "nsys, so nothing is profiled. Start it as: %s", self._command_line(),
-            )  # fmt: skip
+                "nsys, so nothing is profiled. Start it as: nsys profile --trace=cuda,nvtx "
+                "-o %s python %s",
+                self.nsight_systems_output_file,
+                sys.argv[0] if is_script else "your_script.py",
+            )
             return False
         import torch
 
@@ -323,12 +327,6 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             )
             return False
         return True
-
-    def _command_line(self) -> str:
-        script = sys.argv[0] if sys.argv and sys.argv[0].endswith(".py") else "your_script.py"
-        return (
-            f"nsys profile --trace=cuda,nvtx -o {self.nsight_systems_output_file} python {script}"
-        )
 
 
 def _check_transformers() -> None:

@@ -245,10 +245,15 @@ class Arrived:
 
     def _walk(self, value: Any, name: str) -> None:
         rows, whole = encode(ROWS, name), encode(WHOLE, name)
-        if whole in self._signed:
-            self._hash_shared(whole, value)
+        is_batch = not self._single and length(value) == self._size
+        if whole in self._signed:  # for all samples at once
+            self._hash(whole, value, by_sample=False)
+            if is_batch and self.leaves[whole][0] not in self._signed[whole]:
+                self._hash(whole, value, by_sample=True)  # stacking has made one a sample of it
+        elif rows in self._signed and (is_batch or self._single):
+            self._hash(rows, value, by_sample=is_batch)
         elif rows in self._signed:
-            self._hash_rows(rows, value)
+            self.wrong_lengths[rows] = length(value)
         elif is_container(value):
             for inner, item in items(value, name):
                 self._walk(item, inner)
@@ -264,19 +269,6 @@ class Arrived:
             for key in value[0]:
                 if all(key in item for item in value):
                     yield name_within(name, key), [item[key] for item in value]
-
-    def _hash_shared(self, name: bytes, value: Any) -> None:
-        """What was signed for all samples at once; stacking may have made one a sample of it."""
-        self._hash(name, value, by_sample=False)
-        is_there = self.leaves[name][0] in self._signed[name]
-        if not is_there and not self._single and length(value) == self._size:
-            self._hash(name, value, by_sample=True)
-
-    def _hash_rows(self, name: bytes, value: Any) -> None:
-        if self._single or length(value) == self._size:
-            self._hash(name, value, by_sample=not self._single)
-        else:
-            self.wrong_lengths[name] = length(value)
 
     def _hash(self, name: bytes, value: Any, *, by_sample: bool) -> None:
         readable = samples_of(value) if by_sample else [whole_of(value)]

@@ -51,6 +51,7 @@ from ...core.printable import encoded
 from ...core.progress import Progress
 from ..recordings.recording import Recording, RecordingError
 from .align import align
+from .gradients import first_gradient
 from .ranks import Side, join_ranks, read_side
 from .result import (
     EXIT_NOT_COMPARABLE,
@@ -67,7 +68,7 @@ from .result import (
     TensorCheck,
     TensorData,
 )
-from .search import check_call, find_first, find_first_gradient
+from .search import check_call, find_first
 from .tensors import Rules
 from .text import largest, render
 
@@ -134,7 +135,7 @@ def _compare(first: Recording, second: Recording, rules: Rules) -> RankReport:
     found = align(first, second)
     only_a, only_b = len(found.only_a), len(found.only_b)
     checks = [check_call(pair, rules) for pair in found.pairs]
-    difference = find_first(checks) or find_first_gradient(first, second, rules, checks)
+    difference = find_first(checks) or first_gradient(first, second, rules, checks)
     status, reason = _judge(checks, difference, only_a + only_b)
     if difference is None and rules.shapes_may_differ and (first.param_grads or second.param_grads):
         reason = ", ".join(filter(None, [reason, _LOCAL_MEANS]))
@@ -151,28 +152,18 @@ def _judge(
         return "different", ""
     if not checks:
         return "not comparable", "no call is in both recordings"
-    decided = sum(_is_decided(check) for check in checks)
+    tensors = [(*check.outputs, *check.inputs) for check in checks]
+    decided = sum(any(tensor.verdict.agrees for tensor in each) for each in tensors)
     if decided == 0:
-        return "not comparable", f"nothing that was recorded can be compared; {_first_why(checks)}"
+        reasons = (tensor.why for each in tensors for tensor in each if tensor.why)
+        why = next(reasons, "inputs and outputs were left out")
+        return "not comparable", f"nothing that was recorded can be compared; {why}"
     words = []
     if decided < len(checks):
         words.append(f"{len(checks) - decided} of {len(checks)} calls could not be compared")
     if alone:
         words.append(f"{alone} calls are in one recording only")
     return "same", ", ".join(words)
-
-
-def _is_decided(check: CallCheck) -> bool:
-    tensors = (*check.inputs, *check.outputs)
-    return any(tensor.verdict.agrees for tensor in tensors)
-
-
-def _first_why(checks: list[CallCheck]) -> str:
-    for check in checks:
-        for tensor in (*check.outputs, *check.inputs):
-            if tensor.why:
-                return tensor.why
-    return "inputs and outputs were left out"
 
 
 # --- files ---

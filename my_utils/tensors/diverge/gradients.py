@@ -14,8 +14,7 @@ from typing import NamedTuple
 from ..recordings.recording import Recording, TraceTensorMeta
 from .align import plain_name
 from .result import CallCheck, Cause, Difference, TensorCheck
-from .tensors import Rules, check_tensors
-from .words import differs, listed, only_different
+from .tensors import Rules, check_tensors, differs, listed, only_different
 
 
 class _Arrival(NamedTuple):

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..recordings.recording import (
     Recording,
     RecordingError,
-    RootCall,
     TraceEvent,
     TraceTensorMeta,
     load_recording,
@@ -67,15 +66,16 @@ def join_ranks(ranks: Sequence[Recording]) -> Recording:
     Calls and tensors that a rank does not have are left out.
     """
     first = ranks[0]
-    others = [_by_call(rank) for rank in ranks[1:]]
+    others = [{_key(event): event for event in rank.events} for rank in ranks[1:]]
     events = [
         _join_events([event, *(other.get(_key(event)) for other in others)])
         for event in first.events
     ]
-    roots = [
-        _join_roots(root, [rank.roots[root.index : root.index + 1] for rank in ranks[1:]])
-        for root in first.roots
-    ]
+    roots = []
+    for root in first.roots:
+        same = [rank.roots[root.index : root.index + 1] for rank in ranks[1:]]
+        tables = [root.weights, *(found[0].weights if found else {} for found in same)]
+        roots.append(replace(root, weights=_joined_by_name(tables)))
     return replace(
         first,
         events=events,
@@ -86,10 +86,6 @@ def join_ranks(ranks: Sequence[Recording]) -> Recording:
 
 def _key(event: TraceEvent) -> tuple[str, str, int]:
     return plain_name(event.module), event.phase, event.call
-
-
-def _by_call(recording: Recording) -> dict[tuple[str, str, int], TraceEvent]:
-    return {_key(event): event for event in recording.events}
 
 
 def _join_events(events: Sequence[TraceEvent | None]) -> TraceEvent:
@@ -108,13 +104,6 @@ def _join_events(events: Sequence[TraceEvent | None]) -> TraceEvent:
         params=_joined_by_name([event.params for event in present]),
         buffers=_joined_by_name([event.buffers for event in present]),
     )
-
-
-def _join_roots(first: RootCall, others: Iterable[list[RootCall]]) -> RootCall:
-    tables = [first.weights]
-    for found in others:
-        tables.append(found[0].weights if found else {})
-    return replace(first, weights=_joined_by_name(tables))
 
 
 def _joined(lists: Sequence[list[TraceTensorMeta]]) -> list[TraceTensorMeta]:

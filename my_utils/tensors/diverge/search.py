@@ -10,13 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..recordings.recording import TraceEvent, TraceTensorMeta
-from .gradients import first_gradient
 from .result import CallCheck, Cause, Difference, Pair, TensorCheck, Verdict
-from .tensors import Rules, check_tensors
-from .words import differs, inside, listed, only_different
-
-find_first_gradient = first_gradient
-
+from .tensors import Rules, check_tensors, differs, listed, only_different
 
 # --- one call ---
 
@@ -47,9 +42,7 @@ def _check_outputs(first: TraceEvent, second: TraceEvent, rules: Rules) -> list[
 def _check_lists(
     first: Sequence[TraceTensorMeta], second: Sequence[TraceTensorMeta], rules: Rules
 ) -> list[TensorCheck]:
-    """By path; nothing if one recording left out the whole kind."""
-    if not first or not second:
-        return []
+    """By path."""
     return _check_named(
         {meta.path: meta for meta in first}, {meta.path: meta for meta in second}, rules
     )
@@ -58,6 +51,7 @@ def _check_lists(
 def _check_named(
     first: dict[str, TraceTensorMeta], second: dict[str, TraceTensorMeta], rules: Rules
 ) -> list[TensorCheck]:
+    """Nothing if one recording left out the whole kind."""
     if not first or not second:
         return []
     return [
@@ -205,9 +199,9 @@ def _of_inputs(entered: CallCheck, checks: Sequence[CallCheck]) -> Difference:
         text = f"different inputs{origin}: {listed(found)}"
         return Difference(Cause.INPUTS, text, entered, found)
     before = _last_before(entered, parent, checks)
-    place = f"after {inside(parent, before)} and " if before is not None else ""
+    place = f"after {_inside(parent, before)} and " if before is not None else ""
     where = (
-        f"the code of {parent.title} itself, {place}before it calls {inside(parent, entered)}, "
+        f"the code of {parent.title} itself, {place}before it calls {_inside(parent, entered)}, "
         f"whose inputs differ: {listed(found)}"
     )
     reason = _reason(parent)
@@ -219,6 +213,11 @@ def _of_inputs(entered: CallCheck, checks: Sequence[CallCheck]) -> Difference:
         text = f"not decided: in {unknown.title}, whose outputs cannot be compared, or in {where}"
         return Difference(Cause.UNDECIDED, text, parent, found)
     return Difference(Cause.BETWEEN, where, parent, found)
+
+
+def _inside(parent: CallCheck, child: CallCheck) -> str:
+    """The name of a module as seen from the one around it."""
+    return child.name.removeprefix(f"{parent.name}.") if parent.name else child.name
 
 
 def _unknown_before(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -260,3 +261,19 @@ def _nans(
         return None
     counts = [sum(int(side.get(name, 0)) for name in _COUNTS[1:]) for side in (first, second)]
     return (counts[0], counts[1]) if counts[0] != counts[1] else None
+
+
+# --- of several ---
+
+
+def differs(verdict: Verdict | None) -> bool:
+    return verdict is Verdict.DIFFERENT
+
+
+def only_different(checks: Iterable[TensorCheck]) -> list[TensorCheck]:
+    return [check for check in checks if differs(check.verdict)]
+
+
+def listed(checks: Sequence[TensorCheck]) -> str:
+    shown = [f"{check.path or 'the tensor'} ({check.why})" for check in checks[:4]]
+    return ", ".join(shown) + (f" and {len(checks) - 4} more" if len(checks) > 4 else "")

@@ -79,15 +79,10 @@ def _difference(rank: RankReport) -> Iterator[str]:
     yield f"  {found.text}"
     if found.call is not None:
         for part in _PARTS:
-            yield from _tensors(part, _checks_of(found.call, part))
+            yield from _tensors(part, getattr(found.call, part))
     elif found.evidence:
         yield from _tensors("gradients", found.evidence)
     yield ""
-
-
-def _checks_of(check: CallCheck, part: str) -> list[TensorCheck]:
-    found: list[TensorCheck] = getattr(check, part)
-    return found
 
 
 def _tensors(part: str, checks: Sequence[TensorCheck]) -> Iterator[str]:

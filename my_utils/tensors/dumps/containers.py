@@ -43,10 +43,6 @@ def write_tuple(tree: Tree, obj: tuple[Any, ...], path: str) -> None:
         _write_tagged(tree, "$tuple", obj, obj, path, patchable=False)
 
 
-def read_tuple(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
-    return tuple(decoder.values(body))
-
-
 def write_set(tree: Tree, obj: Any, path: str) -> None:
     tag = f"${type(obj).__name__}"
     _write_tagged(tree, tag, obj, _in_order(obj), path, patchable=False)
@@ -56,10 +52,6 @@ def read_set(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     result = decoder.made(node, set())
     result.update(decoder.values(body))
     return result
-
-
-def read_frozenset(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
-    return frozenset(decoder.values(body))
 
 
 def _in_order(items: Iterable[Any]) -> list[Any]:
@@ -207,9 +199,9 @@ WRITERS: dict[type, Writer] = {
 }
 
 READERS: dict[str, Reader] = {
-    "$tuple": read_tuple,
+    "$tuple": lambda decoder, node, body: tuple(decoder.values(body)),
     "$set": read_set,
-    "$frozenset": read_frozenset,
+    "$frozenset": lambda decoder, node, body: frozenset(decoder.values(body)),
     "$deque": read_deque,
     "$dict": read_dict,
     "$ordered_dict": _special_dict_reader(collections.OrderedDict),

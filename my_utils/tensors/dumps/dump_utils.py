@@ -32,23 +32,12 @@ from ...core.warnings import warn_once
 from ...record.log.logger import GlobalLogger, SingletonMeta
 from .config import DEFAULT_ROOT, DumpConfig, path_text
 from .files import open_dump
-from .form import TENSORS, TREE, DumpError, StandIn, parse_tree, safe_name
+from .form import TENSORS, TREE, DumpError, parse_tree, safe_name
 from .loader import Decoder, blob_digests
 from .pickles import refuse_pickle
-from .tensor_io import DumpTensorIO
 from .tree import Tree
 from .work_queue import WriteQueue
 from .writer import Job, describe, reserve
-
-__all__ = [
-    "DumpConfig",
-    "DumpError",
-    "DumpTensorIO",
-    "DumperSingleton",
-    "StandIn",
-    "UniversalDumper",
-    "UniversalLoader",
-]
 
 
 @public("my_utils.dump_utils")

@@ -52,20 +52,19 @@ class Entry(NamedTuple):
 
 @contextmanager
 def open_dump(root: str, dump_dir: str | os.PathLike[str]) -> Iterator[DumpFolder]:
-    """The folder of a dump, with a checked manifest. Raises DumpError, FileNotFoundError."""
-    path = _locate(root, os.fspath(dump_dir))
+    """The folder of a dump, with a checked manifest. Raises DumpError, FileNotFoundError.
+
+    dump_dir: as given, from the working directory; else from the root.
+    """
+    path = os.fspath(dump_dir)
+    if not os.path.isabs(path) and not os.path.lexists(path):
+        path = os.path.join(root, path)
+    path = os.path.abspath(path)
     handle = _open_folder(root, path)
     try:
         yield DumpFolder(handle, path)
     finally:
         os.close(handle)
-
-
-def _locate(root: str, path: str) -> str:
-    """As given, from the working directory; else from the root."""
-    if not os.path.isabs(path) and not os.path.lexists(path):
-        return os.path.abspath(os.path.join(root, path))
-    return os.path.abspath(path)
 
 
 def _open_folder(root: str, path: str) -> int:

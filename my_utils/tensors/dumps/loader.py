@@ -104,7 +104,10 @@ class Decoder:
             tag = next(iter(node), "")
             if tag.startswith("$"):
                 return self._tagged(tag, node)
-            return self._plain_dict(node)
+            items: dict[str, Any] = {}
+            self._built[id(node)] = items
+            self.put(items.__setitem__, node.items())
+            return items
         if kind is list:
             result: list[Any] = []
             self._built[id(node)] = result
@@ -120,12 +123,6 @@ class Decoder:
             if type(value) is _Later:
                 self._fixups.append((result.__setitem__, len(result), value.node))
             result.append(value)
-
-    def _plain_dict(self, node: dict[str, Any]) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        self._built[id(node)] = result
-        self.put(result.__setitem__, node.items())
-        return result
 
     def put_items(self, store: Callable[[Any, Any], None], node: Any) -> None:
         """`store` of each name and value of a JSON object."""

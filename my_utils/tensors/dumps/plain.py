@@ -20,21 +20,9 @@ CONSTANTS: dict[Any, str] = {None: "null", True: "true", False: "false"}
 _QUIET_NAN = 0x7FF8000000000000
 
 
-def write_constant(tree: Tree, obj: Any, path: str) -> None:
-    tree.out.append(CONSTANTS[obj])
-
-
 def write_int(tree: Tree, obj: int, path: str) -> None:
     plain = obj.bit_length() <= INT_BITS_MAX
     tree.out.append(str(obj) if plain else f'{{"$int": "{obj:#x}"}}')
-
-
-def read_int(decoder: Decoder, node: dict[str, Any], body: Any) -> int:
-    return int(decoder.text(body), 16)
-
-
-def write_float(tree: Tree, obj: float, path: str) -> None:
-    tree.out.append(float_text(obj))
 
 
 def float_text(value: float) -> str:
@@ -57,11 +45,6 @@ def read_float(decoder: Decoder, node: dict[str, Any], body: Any) -> float:
 
 def write_complex(tree: Tree, obj: complex, path: str) -> None:
     tree.out.append(f'{{"$complex": [{float_text(obj.real)}, {float_text(obj.imag)}]}}')
-
-
-def read_complex(decoder: Decoder, node: dict[str, Any], body: Any) -> complex:
-    real, imag = decoder.numbers(body, 2, float)
-    return complex(real, imag)
 
 
 def write_str(tree: Tree, obj: str, path: str) -> None:
@@ -117,15 +100,11 @@ def read_bytes(decoder: Decoder, node: dict[str, Any], body: Any) -> bytes:
     return bytes(decoder.blob(body, "U8", (node["blob"],)))
 
 
-def read_bytearray(decoder: Decoder, node: dict[str, Any], body: Any) -> bytearray:
-    return bytearray(read_bytes(decoder, node, body))
-
-
 WRITERS: dict[type, Writer] = {
-    type(None): write_constant,
-    bool: write_constant,
+    type(None): lambda tree, obj, path: tree.out.append("null"),
+    bool: lambda tree, obj, path: tree.out.append(CONSTANTS[obj]),
     int: write_int,
-    float: write_float,
+    float: lambda tree, obj, path: tree.out.append(float_text(obj)),
     complex: write_complex,
     str: write_str,
     bytes: write_bytes,
@@ -133,10 +112,10 @@ WRITERS: dict[type, Writer] = {
 }
 
 READERS: dict[str, Reader] = {
-    "$int": read_int,
+    "$int": lambda decoder, node, body: int(decoder.text(body), 16),
     "$float": read_float,
-    "$complex": read_complex,
+    "$complex": lambda decoder, node, body: complex(*decoder.numbers(body, 2, float)),
     "$str": read_str,
     "$bytes": read_bytes,
-    "$bytearray": read_bytearray,
+    "$bytearray": lambda decoder, node, body: bytearray(read_bytes(decoder, node, body)),
 }

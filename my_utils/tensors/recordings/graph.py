@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -178,7 +178,8 @@ class Graph:
         self._plans = plans
         if self._mode == "op":
             _torch_ops.register()
-            device = next(_devices(model), torch.device("cpu"))
+            tensors = itertools.chain(model.parameters(), model.buffers())
+            device = next((tensor.device for tensor in tensors), torch.device("cpu"))
             self._rows = _Rows(device, _ROWS_A_MODULE * len(plans) + _ROWS_MORE)
             if not has_kernels(self._rows.table):
                 warn_once(
@@ -293,11 +294,6 @@ def _changed(event: TraceEvent) -> list[TraceTensorMeta]:
         for meta in event.written
         if meta.hash != before.get(meta.path) and meta.hash not in given
     ]
-
-
-def _devices(model: torch.nn.Module) -> Iterator[torch.device]:
-    for tensor in itertools.chain(model.parameters(), model.buffers()):
-        yield tensor.device
 
 
 def _about(mode: str, compiled: list[str]) -> str:

@@ -127,7 +127,7 @@ class _Md5Arena:
         source = tensor.detach()
         wanted = source.numel() * source.element_size()
         if wanted > self.max_bytes:
-            _set_md5(meta, _tensors.md5(source.cpu()))
+            set_md5(meta, _tensors.md5(source.cpu()))
             return
         with self._lock:
             if self._used + wanted > self.max_bytes:
@@ -157,10 +157,10 @@ class _Md5Arena:
                 torch.cuda.synchronize(device)
             self._devices.clear()
             for (meta, _), digest in zip(waiting, md5_each([v for _, v in waiting]), strict=True):
-                _set_md5(meta, digest)
+                set_md5(meta, digest)
 
 
-def _set_md5(meta: TraceTensorMeta, digest: str | None) -> None:
+def set_md5(meta: TraceTensorMeta, digest: str | None) -> None:
     if digest is None:
         meta.note = "has no memory that can be read"
     else:
@@ -251,10 +251,6 @@ def _figures(row: Iterable[float]) -> dict[str, float | int]:
         name: int(value) if name in _WHOLE else value
         for name, value in zip(STATS_NAMES, row, strict=False)
     }
-
-
-def _figures_of(stats: Any) -> dict[str, float | int]:
-    return {name: getattr(stats, name) for name in STATS_NAMES}
 
 
 @dataclass(slots=True)
@@ -389,7 +385,8 @@ def _set_tensor_hash(meta: TraceTensorMeta, source: torch.Tensor) -> None:
 
 
 def _set_stats(meta: TraceTensorMeta, source: torch.Tensor) -> None:
-    meta.stats = _figures_of(_tensors.stats(source))
+    stats = _tensors.stats(source)
+    meta.stats = {name: getattr(stats, name) for name in STATS_NAMES}
 
 
 def _one_by_one(

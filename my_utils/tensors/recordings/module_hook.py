@@ -39,9 +39,8 @@ with needs_torch("my_utils.module_hook"):
     from .calls import Calls
     from .graph import Graph
     from .metadata import HashKind, MetadataCollector, Wanted
-    from .plan import Filters, Plan, Plans, compiled_modules
+    from .plan import Filters, ParamsAt, Plan, Plans, is_compiled
     from .sample import SampleMode, Sampler
-    from .slots import ParamsAt
     from .weights import Weights
 
 
@@ -239,7 +238,8 @@ class ForwardTraceRecorder:
             at = "call"
         self._plans = Plans(self.model, self._calls, self._filters, self._param_kind != "none", at)
         self._infos = self._plans.infos
-        self._graph.begin(self.model, self._plans.hooked, compiled_modules(self.model))
+        compiled = [name for name, item in self.model.named_modules() if is_compiled(item)]
+        self._graph.begin(self.model, self._plans.hooked, compiled)
         self.resume()
         return self
 

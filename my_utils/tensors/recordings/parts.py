@@ -59,14 +59,8 @@ def _parts_of(path: str, tensor: torch.Tensor) -> Iterator[Part]:
         for name in tensor.__tensor_flatten__()[0]:
             yield from _parts_of(f"{path}.{name}", getattr(tensor, name))
     else:
-        yield _plain(path, tensor)
-
-
-def _plain(path: str, tensor: torch.Tensor) -> Part:
-    reason = _why_unreadable(tensor)
-    if reason is not None:
-        return Part(_form(path, tensor, reason), None)
-    return Part(_form(path, tensor), tensor)
+        reason = _why_unreadable(tensor)
+        yield Part(_form(path, tensor, reason), tensor if reason is None else None)
 
 
 def _why_unreadable(tensor: torch.Tensor) -> str | None:
@@ -91,7 +85,7 @@ def _shard_of(path: str, tensor: Any) -> Iterator[Part]:
         yield part
 
 
-def _form(path: str, tensor: torch.Tensor, note: str | None = None) -> TraceTensorMeta:
+def _form(path: str, tensor: torch.Tensor, note: str | None) -> TraceTensorMeta:
     strided = tensor.layout is torch.strided and not tensor.is_nested
     return TraceTensorMeta(
         path,

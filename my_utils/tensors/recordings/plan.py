@@ -8,18 +8,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
 from .metadata import Wanted
+from .nesting import names_above
 from .recording import ModuleInfo
-from .slots import ParamsAt, Slot
 
 _mode_of = torch._C._get_dispatch_mode
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 
+ParamsAt = Literal["auto", "call", "end"]
+
 _FSDP = frozenset(("FSDPModule", "FullyShardedDataParallel"))
+
+
+class Slot(NamedTuple):
+    """Where a parameter lives. What lives there may be exchanged, as FSDP does."""
+
+    full: str  # its first name in the model
+    module: torch.nn.Module
+    local: str
+
+    def current(self) -> torch.Tensor | None:
+        return self.module._parameters.get(self.local)
 
 
 class Calls(Protocol):
@@ -59,15 +72,14 @@ class Filters:
 
 def _is_any(module: torch.nn.Module, kinds: Sequence[type | str]) -> bool:
     return any(
-        any(kind in (cls.__name__, f"{cls.__module__}.{cls.__qualname__}") for cls in _mro(module))
+        any(
+            kind in (cls.__name__, f"{cls.__module__}.{cls.__qualname__}")
+            for cls in type(module).__mro__
+        )
         if isinstance(kind, str)
         else isinstance(module, kind)
         for kind in kinds
     )
-
-
-def _mro(module: torch.nn.Module) -> Sequence[type]:
-    return type(module).__mro__
 
 
 class Plan:
@@ -116,11 +128,8 @@ class Plan:
             return
         self.calls.after(self, output)
 
-    def deferred_below(self) -> list[Slot]:
-        return self.plans.below(self.name)[0]
-
-    def unit_below(self) -> list[Slot]:
-        return self.plans.below(self.name)[1]
+    def below(self) -> tuple[list[Slot], list[Slot]]:
+        return self.plans.below(self.name)
 
     def __deepcopy__(self, memo: Any) -> Plan:
         return inert_plan()
@@ -184,14 +193,16 @@ class Plans:
         """Says for each parameter where it is hashed."""
         seen: set[str] = set()
         for info, module in zip(self.infos, names, strict=True):
-            above = _above(info.name)
+            above = [info.name, *names_above(info.name)]
             if hashed_below.isdisjoint(above):
                 continue
             plan = by_name.get(info.name)
             unit = next((by_name[n] for n in above if n in by_name and by_name[n].is_sharded), None)
             for local, full in info.params.items():
                 slot = Slot(full, module, local)
-                now = unit is not None or params_at == "call" or _is_gathered_alone(slot)
+                # ZeRO-3 marks its parameters so, and accelerate the modules that it offloads.
+                is_gathered = hasattr(slot.current(), "ds_id") or hasattr(module, "_hf_hook")
+                now = unit is not None or params_at == "call" or is_gathered
                 if full not in seen:
                     seen.add(full)
                     (self._units if now else self._deferred).append((info.name, slot))
@@ -204,10 +215,11 @@ class Plans:
         """The slots of the parameters at and below a module: deferred ones, and those of units."""
         known = self._below.get(name)
         if known is None:
-            known = self._below[name] = (
-                [slot for owner, slot in self._deferred if name in _above(owner)],
-                [slot for owner, slot in self._units if name in _above(owner)],
+            deferred, units = (
+                [slot for owner, slot in slots if name == owner or name in names_above(owner)]
+                for slots in (self._deferred, self._units)
             )
+            known = self._below[name] = deferred, units
         return known
 
 
@@ -229,19 +241,6 @@ def _first_names(model: torch.nn.Module) -> dict[int, str]:
     return names
 
 
-def _above(name: str) -> list[str]:
-    """The name itself and those of the modules around it, the innermost first.
-
-    >>> _above("layers.0.fc")
-    ['layers.0.fc', 'layers.0', 'layers', '']
-    """
-    above = [name] if name else []
-    while "." in name:
-        name = name.rpartition(".")[0]
-        above.append(name)
-    return [*above, ""]
-
-
 def _info_of(
     module: torch.nn.Module, names: list[str], first_names: dict[int, str], recorded: bool
 ) -> ModuleInfo:
@@ -258,19 +257,10 @@ def _info_of(
 
 def is_compiled(module: torch.nn.Module) -> bool:
     """Whether the module was compiled, by torch.compile(module) or by module.compile()."""
-    wrapped = any(cls.__name__ == "OptimizedModule" for cls in _mro(module))
+    wrapped = any(cls.__name__ == "OptimizedModule" for cls in type(module).__mro__)
     return wrapped or module._compiled_call_impl is not None
-
-
-def compiled_modules(model: torch.nn.Module) -> list[str]:
-    return [name for name, module in model.named_modules() if is_compiled(module)]
 
 
 def _is_sharded(module: torch.nn.Module) -> bool:
     """Whether the parameters below it have their values during its calls only."""
-    return any(cls.__name__ in _FSDP for cls in _mro(module))
-
-
-def _is_gathered_alone(slot: Slot) -> bool:
-    """ZeRO-3 marks its parameters so, and accelerate the modules that it offloads."""
-    return hasattr(slot.current(), "ds_id") or hasattr(slot.module, "_hf_hook")
+    return any(cls.__name__ in _FSDP for cls in type(module).__mro__)

@@ -354,14 +354,10 @@ def _figures(value: Any) -> bool:
 def _tensor(value: Any) -> bool:
     import torch
 
-    return isinstance(value, torch.Tensor) and _is_all_in_the_file(value)
-
-
-def _is_all_in_the_file(tensor: torch.Tensor) -> bool:
-    """A stride of 0 makes any number of elements out of one."""
-    return tensor.layout != torch.strided or (
-        tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
-    )
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return isinstance(value, torch.Tensor)
+    # A stride of 0 makes any number of elements out of one.
+    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -73,7 +73,11 @@ class Sampler:
             return _resolved(source).reshape(-1).clone()
         if self.mode == "head" and source.is_contiguous():
             return _resolved(source.view(-1)[:wanted]).clone()
-        return _picked(source, self._index(source, wanted))
+        index = self._index(source, wanted)
+        bits = _BITS_OF_SIZE.get(source.element_size())
+        if bits is None or source.is_conj() or source.is_neg():
+            return _resolved(source[index])
+        return source.view(bits)[index].view(source.dtype)
 
     def _index(self, source: torch.Tensor, wanted: int) -> tuple[torch.Tensor, ...]:
         """Of each dimension, on the tensor's device; kept, so that a GPU gets it once a shape."""
@@ -94,10 +98,3 @@ class Sampler:
 
 def _resolved(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg()
-
-
-def _picked(source: torch.Tensor, index: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    bits = _BITS_OF_SIZE.get(source.element_size())
-    if bits is None or source.is_conj() or source.is_neg():
-        return _resolved(source[index])
-    return source.view(bits)[index].view(source.dtype)

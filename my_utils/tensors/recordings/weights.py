@@ -20,11 +20,10 @@ from typing import NamedTuple
 import torch
 
 from ... import tensors as _tensors
-from .metadata import HashKind, MetadataCollector, md5_each, meta_of
+from .metadata import HashKind, MetadataCollector, md5_each, meta_of, set_md5
 from .parts import is_transformed, parts_of
-from .plan import Plan
+from .plan import Plan, Slot
 from .recording import RootCall, TraceTensorMeta
-from .slots import Slot
 
 _PROBE = 64  # elements at either end
 _PROBES_MAX = 1 << 16
@@ -120,7 +119,8 @@ class Weights:
     def begin(self, root: RootState) -> None:
         """Notes what is hashed when the root has ended."""
         self._probes.make_room()
-        self._note(root, root.plan.deferred_below())
+        deferred, _ = root.plan.below()
+        self._note(root, deferred)
 
     def before_call(self, plan: Plan, root: RootState) -> dict[str, TraceTensorMeta]:
         """The module's own parameters by their names in it."""
@@ -133,7 +133,8 @@ class Weights:
 
     def finish(self, root: RootState) -> None:
         """Hashes what was noted, and what was to be hashed in a call that never came."""
-        missed = [slot for slot in root.plan.unit_below() if slot.full not in root.weights]
+        _, units = root.plan.below()
+        missed = [slot for slot in units if slot.full not in root.weights]
         if missed:
             self._take_now(root, missed)
         notes = list(root.notes.values())
@@ -204,27 +205,20 @@ class Weights:
         return changed
 
     def _hash_together(self, items: Sequence[_Note | _Taken]) -> None:
-        if any(item.tensor.device.type == "cuda" for item in items) and _is_capturing():
+        on_cuda = any(item.tensor.device.type == "cuda" for item in items)
+        if on_cuda and torch.cuda.is_current_stream_capturing():  # a copy would break the capture
             for item in items:
                 item.meta.note = "inside the capture of a CUDA graph"
             return
         for group in _groups(items, self._max_pending_bytes):
             views = [item.tensor.detach().cpu() for item in group]
             for item, digest in zip(group, md5_each(views), strict=True):
-                if digest is None:
-                    item.meta.note = "has no memory that can be read"
-                else:
-                    item.meta.hash, item.meta.hash_kind = digest, "md5"
+                set_md5(item.meta, digest)
 
 
 class _Taken(NamedTuple):
     meta: TraceTensorMeta
     tensor: torch.Tensor
-
-
-def _is_capturing() -> bool:
-    """A copy to the host would break the capture."""
-    return torch.cuda.is_current_stream_capturing()
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

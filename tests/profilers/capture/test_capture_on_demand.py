@@ -682,7 +682,7 @@ def here(profile: Profile) -> Iterator[Here]:
     for window in capture_job._job.windows:
         window.close_at_exit()
     _core.watch_steps(False)
-    capture_window._controllers.clear()
+    capture_window.registered.clear()
 
 
 class TestOneProcess:

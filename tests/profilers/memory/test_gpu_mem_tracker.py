@@ -27,7 +27,7 @@ from hypothesis import example, given, settings, strategies as st
 from my_utils import GlobalLogger, MyTimer
 from my_utils.csv2trace import csv_to_trace
 from my_utils.gpu_mem_tracker import GPU_Performance_Tracker
-from my_utils.profilers.memory.tracker import csv_file as tracker_csv, sources
+from my_utils.profilers.memory.tracker import record as tracker_record, sources
 from my_utils.profilers.memory.tracker.plot import draw
 from my_utils.profilers.memory.tracker.series import Series
 from my_utils.profilers.memory.tracker.sources import (
@@ -366,12 +366,12 @@ def test_files_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_file_that_may_not_grow(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = tracker_csv.SampleFile(tmp_path / "full.csv", ["a", "b"])
+    file = tracker_record.SampleFile(tmp_path / "full.csv", ["a", "b"])
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
         for _ in range(3):
-            file.add("x" * (tracker_csv.PENDING_BYTES // 2) + "\n")
+            file.add("x" * (tracker_record.PENDING_BYTES // 2) + "\n")
             file.flush()
         file.close()
     finally:

@@ -25,8 +25,7 @@ from my_utils.core import warnings as _warnings
 from my_utils.csv2trace import csv_to_trace
 from my_utils.profilers.torch_profiler import slot as _slot
 from my_utils.profilers.torch_profiler.entry_figures import CURVE_MAX, MemoryCurve
-from my_utils.profilers.torch_profiler.series import Point, Series, Spread
-from my_utils.profilers.torch_profiler.series_plots import memory_title, time_title
+from my_utils.profilers.torch_profiler.series import Point, Series, Spread, memory_title, time_title
 from my_utils.profilerwrapper import ProfilerWrapper
 from my_utils.utils import MyTimer
 

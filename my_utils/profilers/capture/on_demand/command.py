@@ -45,7 +45,7 @@ from . import store as capture_store
 from .control_file import BACKENDS, OPTIONS, Request, add_request, captures_folder, new_id
 from .result import Response
 from .steps import step_ahead, survey
-from .wait import WAIT_S, job_log_dir, responses, wait_for_capture
+from .wait import WAIT_S, job_log_dir, wait_for_capture
 
 if TYPE_CHECKING:
     from torch._C import _distributed_c10d as _c10d
@@ -54,16 +54,6 @@ if TYPE_CHECKING:
 else:
     _c10d = lazy_module("torch._C._distributed_c10d")
     _controller = lazy_module("my_utils.profilers.capture.controller")
-
-__all__ = [
-    "Request",
-    "listen",
-    "main",
-    "register",
-    "request_capture",
-    "responses",
-    "wait_for_capture",
-]
 
 SCHEMA_VERSION = 1
 
@@ -215,9 +205,9 @@ def listen(store: _c10d.Store | str = "default") -> None:
     reach the store can send requests, as he can change whatever torch keeps there. A second call
     does nothing. The thread ends with the process, or with the store.
     """
-    from . import job as capture_job
+    from . import job
 
-    capture_job.listen(store)
+    job.listen(store)
 
 
 def register(controller: _controller.CaptureController) -> None:
@@ -230,11 +220,11 @@ def register(controller: _controller.CaptureController) -> None:
     >>> controller = CaptureController(NoOpBackend())
     >>> register(controller)
     """
-    from . import window as capture_window
+    from .window import registered
 
     if not isinstance(controller, _controller.CaptureController):
         raise TypeError(f"controller must be a CaptureController, not {controller!r:.100}")
-    capture_window.register(controller)
+    registered.add(controller)
 
 
 # --- the command line ---
@@ -337,13 +327,6 @@ def command_parser() -> CommandParser:
     return chosen
 
 
-def _window_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    window: dict[str, Any] | None = arguments.window
-    if arguments.profile_names:
-        window = {"start_profile_names": arguments.profile_names, **(window or {})}
-    return window
-
-
 def describe_request(request: Request) -> str:
     """What was asked for, in one line for people."""
     ranks = "all ranks" if request.ranks is None else f"ranks {ranges_text(request.ranks)}"
@@ -383,6 +366,10 @@ def _main(argv: Sequence[str] | None) -> int:
         return fail("capture", f"{place}: {error.strerror or error}", EXIT_USAGE)
 
 
+def _progress(arguments: argparse.Namespace) -> Progress:
+    return Progress("capture", quiet=arguments.quiet, no_color=arguments.no_color, ticking=True)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.store is None:
         found = find_run(arguments.logs)
@@ -393,9 +380,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError("give either LOGS or --store HOST:PORT")
     if arguments.stacks is not None:
         return _profile(arguments)
-    with Progress(
-        "capture", quiet=arguments.quiet, no_color=arguments.no_color, ticking=True
-    ) as shown:
+    with _progress(arguments) as shown:
         shown.phase("asking the ranks for their steps")
         missing = _missing(arguments)
         if missing is None:
@@ -419,9 +404,7 @@ _STACKS = "my_utils.analysis.process_stacks.command"
 def _profile(arguments: argparse.Namespace) -> int:
     if arguments.store is not None:
         raise ValueError("--stacks needs LOGS: stacks cannot be requested through a store")
-    with Progress(
-        "capture", quiet=arguments.quiet, no_color=arguments.no_color, ticking=True
-    ) as shown:
+    with _progress(arguments) as shown:
         shown.phase(f"sampling stacks for {arguments.stacks:g} s")
         status: int = importlib.import_module(_STACKS).profile_job(
             arguments.logs,
@@ -436,6 +419,9 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace) -> Request:
     first: int | str = "now" if arguments.now or arguments.at_start else "next"
+    window: dict[str, Any] | None = arguments.window
+    if arguments.profile_names:
+        window = {"start_profile_names": arguments.profile_names, **(window or {})}
     return request_capture(
         arguments.logs,
         ranks=arguments.ranks,
@@ -445,7 +431,7 @@ def _request(arguments: argparse.Namespace) -> Request:
         options=arguments.options,
         output=arguments.output,
         tag=arguments.tag,
-        window=_window_of(arguments),
+        window=window,
         at_start=arguments.at_start,
         lead_s=arguments.lead,
         store=arguments.store,
@@ -482,9 +468,7 @@ def _wait(arguments: argparse.Namespace, request: Request) -> int:
         if not (arguments.json or arguments.quiet):
             shown.print(_describe_response(rank, response))
 
-    with Progress(
-        "capture", quiet=arguments.quiet, no_color=arguments.no_color, ticking=True
-    ) as shown:
+    with _progress(arguments) as shown:
         shown.phase("waiting for the ranks")
         found = wait_for_capture(
             request, arguments.logs, store=arguments.store, timeout_s=arguments.wait, on_change=show

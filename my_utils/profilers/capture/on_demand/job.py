@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from .... import _core
 from ....core.environment import read_choice
-from ....core.ranks import current_rank
+from ....core.ranks import current_rank, distributed, world_size
 from ....core.store import default_store
 from ....core.warnings import warn_once
 from .control_file import Request, RequestError, read_requests
@@ -55,26 +55,20 @@ class _Job:
         if _wants_store:
             _listen_to_default_store()
         with self.lock:
-            self.hear(timer, step)
+            while (text := _core.take_control()) is not None:
+                self.read(*text, timer, step)
+            offered, self.offered = self.offered, []
+            for request in offered:
+                self.consider(request, timer, step)
             opening = [item for item in self.windows if item.opens_at(timer, step)]
             ours = [item for item in self.windows if item.is_open_here()]
         for window in ours:
             window.hears_of(timer, step)
         for window in opening:
             window.open(step)
-        self.forget_the_ended()
-
-    def forget_the_ended(self) -> None:
         with self.lock:
             self.windows = [item for item in self.windows if item.state not in ("done", "failed")]
             _core.watch_steps(bool(self.windows or self.offered or _wants_store))
-
-    def hear(self, timer: _core.Timer, step: int) -> None:
-        while (text := _core.take_control()) is not None:
-            self.read(*text, timer, step)
-        offered, self.offered = self.offered, []
-        for request in offered:
-            self.consider(request, timer, step)
 
     def read(
         self, text: bytes, trouble: str, at_start: bool, timer: _core.Timer, step: int
@@ -162,12 +156,15 @@ def _offer(request: Request) -> None:
 
 def listen(store: Store | str) -> None:
     """See `my_utils.profilers.capture.listen`."""
-    from .store import Listener, job_size, open_store
+    from .store import Listener, open_store
 
     global _listener
     if _listener is None or not _listener.alive:
         own = open_store(store)
-        _listener = Listener(own, _place()[1], job_size(), _offer)
+        group = distributed()
+        # Of the ranks that share the store a logger may know fewer.
+        size = world_size() if group is None else int(group.get_world_size())
+        _listener = Listener(own, _place()[1], size, _offer)
         add_listener(_listener.respond)
 
 

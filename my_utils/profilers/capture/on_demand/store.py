@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ....core.extras import needs_torch
 from ....core.process_end import join_within
-from ....core.ranks import distributed, world_size as own_world_size
 from ....core.store import default_store, own_connection
 from ....record.stages.open_stages import where_now
 from .control_file import Request, RequestError
@@ -100,12 +99,6 @@ def _read(store: Store, key: str, kind: type[_T]) -> _T | None:
         return None
 
 
-def _response(store: Store, key: str) -> Response | None:
-    from .control_data import response_of
-
-    return response_of(store.get(key)) if store.check([key]) else None
-
-
 # --- outside, or on the rank that asks ---
 
 
@@ -125,8 +118,14 @@ def world_size(store: Store) -> int | None:
 
 def responses(store: Store, id: str, ranks: Iterable[int]) -> dict[int, Response]:
     """Reads responses from the store, in the form of `my_utils.profilers.capture.responses`."""
-    found = {rank: _response(store, _key("answer", id, rank)) for rank in ranks}
-    return {rank: response for rank, response in found.items() if response is not None}
+    from .control_data import response_of
+
+    found: dict[int, Response] = {}
+    for rank in ranks:
+        key = _key("answer", id, rank)
+        if store.check([key]) and (response := response_of(store.get(key))) is not None:
+            found[rank] = response
+    return found
 
 
 def step_ahead(
@@ -157,12 +156,6 @@ def _steps(store: Store, id: str, ranks: list[int], timeout_s: float) -> dict[in
 
 
 # --- in the job ---
-
-
-def job_size() -> int:
-    """The number of ranks that share the store; a logger may know of fewer."""
-    group = distributed()
-    return own_world_size() if group is None else int(group.get_world_size())
 
 
 def _pause(world_size: int) -> float:
@@ -210,10 +203,7 @@ class Listener:
 
     def respond(self, id: str, rank: int, response: Response) -> None:
         """Lets those who asked know, whatever way they did."""
-        self._reply(_key("answer", id, rank), json.dumps(response))
-
-    def _reply(self, key: str, text: str) -> None:
-        self.replies.append((key, text))
+        self.replies.append((_key("answer", id, rank), json.dumps(response)))
         self.wake.set()
 
     def _run(self) -> None:

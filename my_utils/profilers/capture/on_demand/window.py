@@ -103,7 +103,7 @@ class _Controllers:
     def open(self) -> None:
         from ..hooks import default_controller
 
-        controllers = set(_controllers)
+        controllers = set(registered)
         if (default := default_controller()) is not None:
             controllers.add(default)
         if not controllers:
@@ -276,9 +276,5 @@ class Window:
         _core.log_event("my_utils.capture", "INSTANT", None, metadata)
 
 
-def register(controller: CaptureController) -> None:
-    """See `my_utils.profilers.capture.register`."""
-    _controllers.add(controller)
-
-
-_controllers: weakref.WeakSet[CaptureController] = weakref.WeakSet()
+registered: weakref.WeakSet[CaptureController] = weakref.WeakSet()
+"""The controllers that requests with a `window` reach."""
