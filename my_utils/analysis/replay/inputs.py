@@ -166,9 +166,12 @@ def _of_steps(operations: Operations, steps: tuple[int, int] | None) -> Operatio
 
 def _kind_of(path: str) -> str:
     if os.path.isdir(path):
-        if _files_in([path], TRACES) and not is_run(path):
-            return "traces"
-        return "nsys" if _files_in([path], NSYS) else ""
+        try:
+            if _files_in([path], TRACES) and not is_run(path):
+                return "traces"
+            return "nsys" if _files_in([path], NSYS) else ""
+        except OSError:
+            return ""  # a run, and who reads it says why that fails
     if is_table(path):
         from .read_table import has_operations
 
