@@ -48,6 +48,7 @@ class _Process:
         self.text: FallbackHandler | None = None
         self.quiet = False
         self.armed = False
+        self.forked_from: Place | None = None  # that of the process that forked this one
 
 
 _process = _Process()
@@ -100,6 +101,7 @@ def begin_rank() -> dict[str, object]:
     if _process.pid != os.getpid():
         before, _process = _process, _Process()
         _process.quiet, _process.armed = before.quiet, before.armed
+        _process.forked_from = before.place or before.forked_from
     try:
         if _process.rank is None:
             _begin(_process)
@@ -194,7 +196,8 @@ def _follow(process: _Process, logger: GlobalLogger) -> None:
     process.folder = logger.log_dir
     process.rank = logger.rank
     if process.folder is not None:
-        report_rank(logger.rank, process.folder, own_setup=True)
+        own = process.forked_from is None or process.forked_from.folder != process.folder
+        report_rank(logger.rank, process.folder, own_setup=own)
 
 
 def _write_run_file(place: Place, rank: int, world_size: int) -> None:
