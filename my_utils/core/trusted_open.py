@@ -7,6 +7,7 @@ csrc/engine/base/own_files.h.
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
 import stat
@@ -82,7 +83,9 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int
     """As `os.open` and as an opener, for a regular file of ours. PermissionError for a symbolic
     link, and for a file that is not regular, has another name too, or belongs to another user."""
     try:
-        file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
+        file = above_streams(
+            os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
+        )
     except OSError as error:
         if error.errno not in _KINDS:
             raise
@@ -97,6 +100,18 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int
     return file
 
 
+def above_streams(file: int) -> int:
+    """The same file under a number above those of the standard streams. Where a program has closed
+    a stream, what it prints would get into the file."""
+    if file > _STDERR:
+        return file
+    try:
+        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+    finally:
+        os.close(file)
+
+
+_STDERR = 2
 _KINDS = {errno.ELOOP: "a symbolic link", errno.ENXIO: "no regular file"}
 
 

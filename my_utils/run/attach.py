@@ -48,6 +48,7 @@ class _Process:
         self.text: FallbackHandler | None = None
         self.quiet = False
         self.armed = False
+        self.forked_from: Place | None = None  # that of the process that forked this one
 
 
 _process = _Process()
@@ -104,6 +105,7 @@ def begin_rank() -> dict[str, object]:
     if _process.pid != os.getpid():
         before, _process = _process, _Process()
         _process.quiet, _process.armed = before.quiet, before.armed
+        _process.forked_from = before.place or before.forked_from
     try:
         if _process.rank is None:
             _begin(_process)
@@ -121,7 +123,9 @@ def _begin(process: _Process) -> None:
     if logger.is_set_up:
         process.folder, process.rank = logger.log_dir, logger.rank
         if process.folder is not None:
-            report_rank(logger.rank, process.folder, own_setup=True)
+            forked = process.forked_from
+            own = forked is None or forked.folder != process.folder
+            report_rank(logger.rank, process.folder, own_setup=own)
     else:
         name = name_of_run([_script()])
         process.place = _existing(

@@ -39,15 +39,27 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
     if tensor.numel() == 0:
         return torch.empty(tensor.shape, dtype=tensor.dtype)
     kind = f"{name} is a {type(tensor).__name__} without memory of its own"
+    if _is_cut(tensor):
+        raise TypeError(f"{kind}: its storage was freed or cut")
     try:
         found = resolve_lazy(tensor)
     except Exception as error:  # whatever a wrapper subclass raises in its __torch_dispatch__
         raise TypeError(kind) from error
     if not _core.has_memory(found):
-        is_plain = type(found).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
-        freed = ": its storage was freed or cut" if is_plain else ""
-        raise TypeError(f"{kind}{freed}")
+        raise TypeError(kind)
     return found
+
+
+def _is_cut(tensor: Tensor) -> bool:
+    """Whether the storage was freed, or ends before the last element: torch would read beyond."""
+    import torch
+
+    is_plain = type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    if not is_plain or not has_kernels(tensor):
+        return False
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    end = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return bool(end > tensor.untyped_storage().nbytes())
 
 
 def impl_address(tensor: Tensor) -> int:

@@ -6,6 +6,7 @@ rows that only its journal holds.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -20,11 +21,16 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Iterable
 
-CSV_NAME = re.compile(r"profile_rank_(\d+)(?:\.w(\d+))?(?:\.part(\d+))?\.csv$")
-JOURNAL_NAME = re.compile(r"rank_(\d+)(?:\.w(\d+))?\..*\.journal(?:-ref)?$")
+CSV_NAME = re.compile(r"profile_rank_(\d{1,10})(?:\.w(\d+))?(?:\.part(\d+))?\.csv$")
+JOURNAL_NAME = re.compile(r"rank_(\d{1,10})(?:\.w(\d+))?\..*\.journal(?:-ref)?$")
 RANKS_SHOWN = 8
 TRACE_SUFFIXES = (".pftrace", ".perfetto-trace", ".json", ".pftrace.gz", ".json.gz")
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
+
+
+def _real(path: Path) -> Path:
+    """Without links. Links that end nowhere stay, in a circle too."""
+    return Path(os.path.realpath(path))
 
 
 class InputError(Exception):
@@ -189,11 +195,14 @@ class Inputs:
             self._take_journals(_journals_of(path, match))
 
     def _add_csv(self, path: Path, is_found: bool) -> None:
-        real = path.resolve()
+        real = _real(path)
         if real in self._seen:
             return
         if is_found and not path.is_file():
             self.errors.append(f"{path}: no regular file")
+            return
+        if is_found and not os.access(path, os.R_OK):
+            self.errors.append(f"{path}: {os.strerror(errno.EACCES)}")
             return
         self._seen.add(real)
         match = CSV_NAME.match(path.name)
@@ -207,9 +216,9 @@ class Inputs:
 
     def _add_journal(self, given: Path) -> None:
         path = self._followed(given)
-        if path is None or path.resolve() in self._seen:
+        if path is None or _real(path) in self._seen:
             return
-        self._seen.add(path.resolve())
+        self._seen.add(_real(path))
         try:
             csv_name, csv_bytes, rows = _core.recover_rows(str(path))
         except (OSError, ValueError) as error:
@@ -228,10 +237,10 @@ class Inputs:
         for older in _older_parts(csv):
             self._add_csv(older, is_found=True)
         self._add_csv(csv, is_found=True)
-        real = csv.resolve()
+        real = _real(csv)
         for file_set in self._sets.values():
             for part in file_set.parts:
-                if part.path is not None and part.path.resolve() == real:
+                if part.path is not None and _real(part.path) == real:
                     part.limit = csv_bytes
 
     def _followed(self, path: Path) -> Path | None:

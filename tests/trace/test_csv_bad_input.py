@@ -239,6 +239,25 @@ def test_a_directory_with_none(tmp_path: Path, run_python: RunPython) -> None:
     assert code == 1
 
 
+def test_a_name_without_a_possible_rank(tmp_path: Path, run_python: RunPython) -> None:
+    path = tmp_path / f"profile_rank_{10**30}.csv"
+    path.write_bytes(HEADER + GOOD)
+    code, lines, found = convert(run_python, path, "--quiet")
+    assert (code, lines) == (0, [])
+    assert [event["name"] for event in found] == ["forward"]
+
+
+def test_links_in_a_circle_are_left_out(tmp_path: Path, run_python: RunPython) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "profile_rank_0.csv").write_bytes(HEADER + GOOD)
+    circle = logs / "profile_rank_1.csv"
+    circle.symlink_to(circle.name)
+    code, lines, found = convert(run_python, logs, "--quiet")
+    assert lines == [f"my_utils trace: warning: {circle}: no regular file"]
+    assert (code, [event["name"] for event in found]) == (3, ["forward"])
+
+
 def test_strict_writes_nothing(tmp_path: Path, run_python: RunPython) -> None:
     path = tmp_path / "profile_rank_0.csv"
     path.write_bytes(HEADER + GOOD + row(3, "BEGIN", 2))

@@ -178,6 +178,18 @@ def test_a_file_that_cannot_be_read_does_not_take_the_others_with_it(tmp_path: P
         plot_timeline([tmp_path], tmp_path / "t.png")
 
 
+def test_the_command_says_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "profile_rank_0.csv").write_text(steps(3))
+    empty = tmp_path / "profile_rank_1.csv"
+    empty.touch()
+    assert main([str(tmp_path), "-o", str(tmp_path / "t.png"), "--quiet"]) == 0
+    said = f"1 files left out, the first: {empty}: the file is empty"
+    assert capsys.readouterr().err == f"my_utils timeline: warning: {said}\n"
+
+
 def test_many_ranks_are_one_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     image = pytest.importorskip("PIL.Image")

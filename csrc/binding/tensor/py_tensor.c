@@ -117,8 +117,14 @@ static bool has_elements(const struct mu_dlpack_tensor *tensor) {
 }
 
 /* From here on an address is one of memory: that of a storage without memory is an offset in bytes,
- * and no tensor has 32 TiB. Asking torch takes half as long as the hash of a small tensor. */
+ * and no tensor has 32 TiB. Asking torch takes half as long as the hash of a small tensor. A large
+ * one is asked: the memory behind a storage that was cut may be no process's. */
 #define SURELY_MEMORY (UINT64_C(1) << 45)
+#define ASKED_BYTES (64 * 1024)
+
+static bool is_surely_memory(const struct mu_tensor *view) {
+    return (uintptr_t)view->data >= SURELY_MEMORY && mu_tensor_bytes(view) < ASKED_BYTES;
+}
 
 /* The address of the tensor's TensorImpl, a new reference. Python code that may come in between, as
  * __torch_function__ does, is kept out: an address of its making would be read. */
@@ -213,8 +219,7 @@ static int plain_memory(struct mu_py_exchange *exchange, PyObject *tensor, const
     if (view_of_dlpack(&dlpack, name, view) < 0) {
         return -1;
     }
-    int in_memory =
-        (uintptr_t)view->data >= SURELY_MEMORY ? 1 : is_in_memory(exchange, tensor, view);
+    int in_memory = is_surely_memory(view) ? 1 : is_in_memory(exchange, tensor, view);
     return in_memory == 1 ? is_plain(exchange, tensor, &dlpack) : in_memory;
 }
 

@@ -37,6 +37,39 @@ uid_t mu_own_user(const char *directory) {
     return user;
 }
 
+int mu_above_streams(int fd) {
+    if (fd < 0 || fd > STDERR_FILENO) {
+        return fd;
+    }
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    int reason = errno;
+    close(fd);
+    errno = reason;
+    return above;
+}
+
+struct mu_file_id mu_file_id(int fd) {
+    struct stat found = {0};
+    int rc = fstat(fd, &found);
+    (void)rc; /* a descriptor that is not open is no file, and never the same one */
+    return (struct mu_file_id){.device = found.st_dev, .inode = found.st_ino};
+}
+
+bool mu_is_file(int fd, struct mu_file_id file) {
+    struct stat found;
+    if (fstat(fd, &found) != 0) {
+        return false;
+    }
+    errno = EBADF;
+    return found.st_dev == file.device && found.st_ino == file.inode;
+}
+
+void mu_close_file(int fd, struct mu_file_id file) {
+    if (mu_is_file(fd, file)) {
+        close(fd);
+    }
+}
+
 static int refuse(int fd, int reason) {
     close(fd);
     errno = reason;
@@ -44,7 +77,8 @@ static int refuse(int fd, int reason) {
 }
 
 static int open_regular(const char *path, int flags, mode_t mode, struct stat *found) {
-    int fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
+    int fd =
+        mu_above_streams(open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode));
     if (fd < 0) {
         return fd;
     }

@@ -17,6 +17,26 @@
  * is the process's effective user. */
 uid_t mu_own_user(const char *directory);
 
+/* The same file under a number above those of the standard streams, for a file that stays open.
+ * Where a program has closed a stream, its number is the next one, and what is printed would get
+ * into the file. -1 with errno, also for -1. */
+MU_MUST_CHECK int mu_above_streams(int fd);
+
+/* A file that stays open. A program may close descriptors that it has not opened, and open a file
+ * of its own under the same number. */
+struct mu_file_id {
+    dev_t device;
+    ino_t inode;
+};
+
+struct mu_file_id mu_file_id(int fd);
+
+/* Whether the descriptor is still that file. Otherwise errno is set. */
+bool mu_is_file(int fd, struct mu_file_id file);
+
+/* Closes the descriptor where it is still that file. */
+void mu_close_file(int fd, struct mu_file_id file);
+
 /* Opens a regular file, whoever owns it. -1 with errno: ELOOP for a symbolic link, EINVAL for what
  * is no regular file. */
 MU_MUST_CHECK int mu_open_regular(const char *path, int flags, mode_t mode);

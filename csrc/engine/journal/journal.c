@@ -82,7 +82,7 @@ void mu_journal_release(struct mu_journal *journal) {
         journal->base = NULL;
     }
     if (journal->fd >= 0) {
-        close(journal->fd);
+        mu_close_file(journal->fd, journal->file);
         journal->fd = -1;
     }
 }
@@ -192,7 +192,7 @@ static void write_in_place(int fd) {
 }
 
 MU_MUST_CHECK static int create_locked(const char *path, int *fd, struct mu_error *err) {
-    *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    *fd = mu_above_streams(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (*fd < 0) {
         return mu_error_sys(err, "create journal", path);
     }
@@ -390,6 +390,7 @@ MU_MUST_CHECK static int move_to_file(struct mu_journal *journal, struct new_fil
         if (fits && code == MU_OK) {
             stop_guard(journal);
             journal->fd = file->fd;
+            journal->file = mu_file_id(file->fd);
             journal->guard = file->guard;
             journal->copies = file->copies;
             journal->blob_backed = (uint32_t)(file->ranges[0].bytes - MU_BLOB_OFFSET);
@@ -448,23 +449,23 @@ int mu_journal_attach(struct mu_journal *journal, const char *path, struct mu_er
 }
 
 /* The path may be another file's by now: its directory was removed, and is there again. */
-static void remove_left(const char *path, int fd) {
-    struct stat left, there;
-    if (fstat(fd, &left) == 0 && lstat(path, &there) == 0 && left.st_ino == there.st_ino &&
-        left.st_dev == there.st_dev) {
+static void remove_left(const char *path, int fd, struct mu_file_id file) {
+    struct stat there;
+    if (lstat(path, &there) == 0 && file.inode == there.st_ino && file.device == there.st_dev) {
         unlink(path);
     }
-    close(fd);
+    mu_close_file(fd, file);
 }
 
 int mu_journal_move(struct mu_journal *journal, const char *path,
                     const struct mu_journal_change *change, struct mu_error *err) {
     char left[sizeof(journal->path)];
     int fd = journal->fd;
+    struct mu_file_id file = journal->file;
     memcpy(left, journal->path, sizeof(left));
     int code = move_into(journal, path, change, err);
     if (code == MU_OK && fd >= 0) {
-        remove_left(left, fd);
+        remove_left(left, fd, file);
     }
     return code;
 }
@@ -495,7 +496,7 @@ int mu_journal_detach(struct mu_journal *journal, struct mu_error *err) {
         return code;
     }
     unlink(path);
-    close(fd);
+    mu_close_file(fd, journal->file);
     return MU_OK;
 }
 
@@ -503,8 +504,8 @@ int mu_journal_detach(struct mu_journal *journal, struct mu_error *err) {
 MU_MUST_CHECK static int reserve_more(const struct mu_journal *journal, size_t offset, size_t bytes,
                                       struct mu_error *err) {
     struct stat status;
-    if (mu_journal_is_lost(journal) || fstat(journal->fd, &status) != 0 ||
-        status.st_size < MU_JOURNAL_BYTES) {
+    if (mu_journal_is_lost(journal) || !mu_is_file(journal->fd, journal->file) ||
+        fstat(journal->fd, &status) != 0 || status.st_size < MU_JOURNAL_BYTES) {
         return mu_error_set(err, MU_ERR_STATE, "the journal was cut: %s", journal->path);
     }
     return reserve(journal->fd, (off_t)offset, bytes, err);

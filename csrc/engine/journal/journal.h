@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/own_files.h"
 #include "journal/journal_format.h"
 
 struct mu_journal_copies;
@@ -29,6 +30,7 @@ struct mu_alone {
 struct mu_journal {
     uint8_t *base;                    /* owned: MU_JOURNAL_BYTES */
     int fd;                           /* owned and locked, -1 while the journal is in memory */
+    struct mu_file_id file;           /* what fd was opened for */
     char path[MU_JOURNAL_PATH_BYTES]; /* of the file */
     uint32_t blob_used;               /* bytes */
     uint32_t blob_backed;             /* bytes that have room on the disk */

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "base/file_lock.h"
-#include "base/own_files.h"
 #include "csv/csv_writer.h"
 #include "profile_files/claim.h"
 
@@ -24,7 +23,7 @@ void mu_output_init(struct mu_output *output) {
 
 void mu_output_drop_csv(struct mu_output *output) {
     if (output->fd >= 0) {
-        close(output->fd);
+        mu_close_file(output->fd, output->file);
         output->fd = -1;
     }
     if (output->claimed) {
@@ -77,9 +76,11 @@ bool mu_output_is_in_place(const struct mu_output *output) {
     return output->fd < 0 || (fstat(output->fd, &held) == 0 && is_named(&held, output->csv_path));
 }
 
-/* What stands there and is not ours to write to. */
+/* What stands there and is not ours to write to. errno stays. */
 static bool is_foreign(const char *path, int open_errno) {
-    return mu_is_of_others(open_errno) || (open_errno == EACCES && access(path, F_OK) == 0);
+    bool foreign = mu_is_of_others(open_errno) || (open_errno == EACCES && access(path, F_OK) == 0);
+    errno = open_errno;
+    return foreign;
 }
 
 /* Locks the open file, or claims it; *mine is false when another process holds it. */
@@ -316,6 +317,7 @@ int mu_output_take_csv(struct mu_output *output, const char *directory, int rank
         }
         if (output->fd >= 0) {
             struct parts parts;
+            output->file = mu_file_id(output->fd);
             survey_parts(output, &parts);
             output->part = parts.newest;
             code = prepare_file(output, err);
@@ -371,6 +373,9 @@ int mu_output_write(struct mu_output *output, const char *rows, size_t bytes,
     }
     if (output->fd < 0) {
         return keep_in_memory(output, rows, bytes, err);
+    }
+    if (!mu_is_file(output->fd, output->file)) {
+        return mu_error_sys(err, "write", "the profile CSV");
     }
     int code = write_all(output->fd, rows, bytes, output->csv_bytes, err);
     if (code == MU_OK) {
@@ -448,8 +453,9 @@ int mu_output_rotate(struct mu_output *output, struct mu_error *err) {
         take_back(output, old);
         return code;
     }
-    close(output->fd);
+    mu_close_file(output->fd, output->file);
     output->fd = fd;
+    output->file = mu_file_id(fd);
     output->claimed = claimed;
     output->csv_bytes = mu_csv_header_length;
     output->part++;

@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/own_files.h"
 
 enum {
     MU_PATH_BYTES = 1280,
@@ -30,6 +31,7 @@ enum mu_output_kind {
 struct mu_output {
     int kind;
     int fd;                  /* of the CSV; owned, locked, -1 for none */
+    struct mu_file_id file;  /* what fd was opened for */
     bool claimed;            /* by a file, for the file system locks nothing */
     uint64_t csv_bytes;      /* committed */
     uint64_t part;           /* parts rotated away before the current one */

@@ -176,9 +176,12 @@ def _of_other_files(
 
 def _kind_of(path: str) -> str:
     if os.path.isdir(path):
-        if _files_in([path], TRACES) and not is_run(path):
-            return "traces"
-        return "nsys" if _files_in([path], NSYS) else ""
+        try:
+            if _files_in([path], TRACES) and not is_run(path):
+                return "traces"
+            return "nsys" if _files_in([path], NSYS) else ""
+        except OSError:
+            return ""  # a run, and who reads it says why that fails
     if not os.path.isfile(path):
         return ""
     if path.endswith(SUFFIXES):

@@ -24,6 +24,7 @@ STEP = re.compile(
 NCCL = re.compile(r"nccl|rccl", re.IGNORECASE)
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 LAUNCHES = "CUPTI_ACTIVITY_KIND_RUNTIME"
+TABLES = (KERNELS, LAUNCHES, "StringIds", "NVTX_EVENTS", "TARGET_INFO_SESSION_START_TIME")
 STEPS_MIN = 3
 NEEDED = ("deviceId", "streamId", "start", "end")
 NUMBER_MAX = 1 << 62
@@ -73,11 +74,21 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
     uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
     database = sqlite3.connect(uri, uri=True)
     try:
+        _refuse_views(path, database)
         yield database
     except sqlite3.Error as error:
         raise ValueError(f"{path}: not an export of Nsight Systems: {error}") from error
     finally:
         database.close()
+
+
+def _refuse_views(path: str, database: sqlite3.Connection) -> None:
+    """A table ends with the file; a view in its place may have no end."""
+    views = database.execute("SELECT name FROM sqlite_master WHERE type = 'view'")
+    names = {str(name).lower() for (name,) in views}
+    for table in TABLES:
+        if table.lower() in names:
+            raise ValueError(f"{path}: not an export of Nsight Systems: {table} is a view")
 
 
 def _columns_of(database: sqlite3.Connection, table: str) -> set[str]:

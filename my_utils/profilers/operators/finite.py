@@ -52,12 +52,16 @@ class Counts:
         self.neg_inf += neg_inf
 
 
+def values_of(tensor: Tensor) -> Tensor:
+    """The elements of a tensor of any layout, as a strided one."""
+    if tensor.is_nested:
+        return tensor.values()
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
 def _counted(tensor: Tensor) -> tuple[int, int, int]:
     """NaN, +Inf, -Inf of a tensor of any layout, on any device."""
-    if tensor.is_nested:
-        tensor = tensor.values()
-    elif tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
+    tensor = values_of(tensor)
     if tensor.is_meta:
         return 0, 0, 0
     if has_kernels(tensor):

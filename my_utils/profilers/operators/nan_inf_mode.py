@@ -15,7 +15,7 @@ from ...tensors import torch_ops as _torch_ops
 from ...tensors.tensor_kinds import has_kernels
 from .compare_mode import choose_targets
 from .dump import Again
-from .finite import Arrivals, Counts, counts_on_device, is_clean, is_finding
+from .finite import Arrivals, Counts, counts_on_device, is_clean, is_finding, values_of
 from .inputs import copied, distinct_tensors, tensors_in
 from .mode import RULE, OpMode, OpModeError, dump_or_say
 from .module_path import where
@@ -370,9 +370,9 @@ class LaterCounts:
     def add(self, call: Call, result: Any) -> None:
         """Starts counting; nothing is waited for."""
         counts = [
-            _count(tensor.detach())
+            _count(values_of(tensor.detach()))
             for tensor in distinct_tensors(result)
-            if tensor.is_floating_point() or tensor.is_complex()
+            if (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_meta
         ]
         if counts:
             self._calls.append((call, counts))

@@ -112,8 +112,8 @@ class StageExporter:
                 self._take_lock_held(self._last_step)
         self._over.set()
         thread = self._thread
-        if thread is not None:
-            join_within(thread, LAST_WRITE_S)
+        if thread is not None and not join_within(thread, LAST_WRITE_S):
+            self._count_failure(TimeoutError(f"no answer within {LAST_WRITE_S:g} s"))
         _open.discard(self)
 
     def __enter__(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -11,10 +12,10 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import IO, TextIO, cast
+from typing import IO, Any, TextIO, cast
 
 from ...core.public import public
-from ...core.trusted_open import open_own
+from ...core.trusted_open import above_streams, open_own
 from ...core.warnings import warn_once
 
 WAIT_S = 1.0  # for a line
@@ -65,7 +66,7 @@ class FlushingFileHandler(logging.FileHandler):
         super().__init__(filename, mode, encoding or "utf-8", delay, errors or "backslashreplace")
 
     def _open(self) -> io.TextIOWrapper:
-        raw = io.FileIO(self.baseFilename, self.mode.replace("t", ""), opener=self._opener)
+        raw = _OpenFile(self.baseFilename, self.mode.replace("t", ""), opener=self._opener)
         self._is_local = not may_hang(raw.fileno())
         # TextIOWrapper takes a raw file where nothing is to be buffered, as for `python -u`.
         return io.TextIOWrapper(
@@ -187,6 +188,35 @@ class FlushingFileHandler(logging.FileHandler):
         except (OSError, ValueError):
             return False
         return os.path.samestat(held, named)
+
+
+class _OpenFile(io.FileIO):
+    """Writes to and closes nothing but the file that it has opened: a program may close descriptors
+    that it has not opened, and open a file of its own under the same number."""
+
+    def __init__(
+        self, path: str, mode: str, opener: Callable[[str, int], int] | None = None
+    ) -> None:
+        with io.FileIO(path, mode, opener=opener) as file:
+            fd = above_streams(os.dup(file.fileno()))
+        super().__init__(fd, mode, closefd=False)
+        self._opened = os.fstat(fd)
+
+    def write(self, data: Any) -> int:
+        if not self._is_open():
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return super().write(data)
+
+    def close(self) -> None:
+        if not self.closed and self._is_open():
+            os.close(self.fileno())
+        super().close()
+
+    def _is_open(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self.fileno()), self._opened)
+        except OSError:
+            return False
 
 
 class RankFileHandler(FlushingFileHandler):

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -76,6 +78,16 @@ def arm(on_first_iteration: OnFirst) -> Recorder:
 def _after_fork_in_child() -> None:
     if _armed is not None:
         _armed.after_fork_in_child()
+
+
+def _is_of_a_signal(error: BaseException) -> bool:
+    """Whether a signal handler of the script raised it, as one of a timeout does: it interrupts
+    what runs at the moment, and is the training's."""
+    handlers = {
+        getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()
+    }
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code in handlers for frame, _ in frames)
 
 
 def _all_ranks() -> None:
@@ -272,6 +284,8 @@ class Recorder(Listener):
             self._step_aside(error)
 
     def _step_aside(self, error: Exception) -> None:
+        if _is_of_a_signal(error):
+            raise error
         self.stages.on = False
         warn_once(
             "run_stages",

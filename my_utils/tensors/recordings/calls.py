@@ -264,7 +264,14 @@ class Calls:
     def watch_params(self, model: torch.nn.Module, names: set[str]) -> None:
         """Notes the gradients that are accumulated into parameters."""
         for name, param in model.named_parameters():
-            if name in names and param.requires_grad and param.is_leaf:
+            lazy = torch.nn.parameter.is_lazy(param)  # takes no hook before the first forward
+            if lazy and name in names:
+                warn_once(
+                    f"forward_trace_lazy:{name}",
+                    f"the gradients of {name} are not recorded: it is lazy; install the recorder "
+                    "after the first forward",
+                )
+            elif name in names and param.requires_grad and param.is_leaf:
                 handle = param.register_post_accumulate_grad_hook(_ParamHook(self, name))
                 self._leaf_hooks.append(handle)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from my_utils.analysis.replay.inputs import verdict_of
+from my_utils.analysis.replay.read_nsys import TABLES
 
 from ...conftest import ROOT
 
@@ -60,6 +62,22 @@ def test_healthy_databases_of_another_project_accuse_nobody() -> None:
     for path in paths:
         verdict = verdict_of([str(path)])
         assert verdict.status == "ok", verdict.lines()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_view_without_an_end_is_refused(tmp_path: Path, table: str) -> None:
+    path = database(tmp_path / "run.sqlite", slow=1, ranges=True)
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute(f"DROP TABLE IF EXISTS {table}")
+        file.execute(
+            f"CREATE VIEW {table.upper()} AS WITH RECURSIVE endless (id) AS "
+            "(SELECT 1 UNION ALL SELECT id + 1 FROM endless) "
+            "SELECT id, id AS value, 1 AS start, 2 AS end, 0 AS deviceId, 0 AS streamId, "
+            "0 AS correlationId, 0 AS globalPid, 0 AS globalTid, 0 AS shortName, '' AS text, "
+            "0 AS textId, max(id) AS utcEpochNs FROM endless"
+        )
+    verdict = verdict_of([path])
+    assert str(verdict.reason).endswith(f"not an export of Nsight Systems: {table} is a view")
 
 
 def test_another_file_of_the_name_is_refused_with_a_reason(tmp_path: Path) -> None:

@@ -263,6 +263,18 @@ def test_nans_that_are_read_once_a_step(capsys: pytest.CaptureFixture[str]) -> N
         NanInfTracker(sync="step", dump_error_data=True)
 
 
+@pytest.mark.parametrize("sync", ["op", "step"])
+def test_nans_in_tensors_of_any_kind(sync: Any) -> None:
+    nan = torch.tensor([[math.nan, 1.0]])
+    with NanInfTracker(sync=sync) as tracker:
+        torch.empty(3, device="meta").add(1)
+        nan.to_sparse().mul(2)
+        nan.to_sparse_csr().mul(2)
+        torch.nested.nested_tensor([nan, nan], layout=torch.jagged).mul(2)
+    assert tracker.errors == 0
+    assert {"mul", "_to_sparse"} <= {name for name, _ in roles(tracker)}
+
+
 def test_tensors_without_values_and_of_other_layouts() -> None:
     def run() -> None:
         torch.ones(3, device="meta").log().add_(1)

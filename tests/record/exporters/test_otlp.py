@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import socket
 import subprocess
 import sys
 import threading
@@ -242,6 +243,20 @@ def test_a_receiver_that_refuses_is_one_warning(
     assert (exporter.written, exporter.failed) == (0, 1)
     assert "OtlpExporter could not write stage times" in caplog.text
     _warnings.forget("OtlpExporter")
+
+
+def test_a_receiver_that_never_answers_is_said_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("my_utils.record.exporters.exporter.LAST_WRITE_S", 0.2)
+    _warnings.forget("OtlpExporter")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/metrics"
+        exporter = OtlpExporter(TimeManager({"load": [0.001]}), endpoint, every_s=100.0)
+        exporter.step(0)
+        exporter.close()
+        assert (exporter.written, exporter.failed) == (0, 1)
+    assert "could not write stage times: TimeoutError: no answer within 0.2 s" in caplog.text
 
 
 def test_the_address_of_the_environment(

@@ -943,6 +943,16 @@ def test_lazy_modules() -> None:
     assert named(recorder)["0"].params["weight"].hash == md5_of(model[0].weight)
 
 
+def test_gradients_of_lazy_modules_are_said_to_be_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
+    with ForwardTraceRecorder(model, record_grads=True) as recorder:
+        model(torch.ones(1, 2)).sum().backward()
+    assert {meta.path for meta in recorder.snapshot().param_grads} == {"1.weight", "1.bias"}
+    assert "the gradients of 0.weight are not recorded: it is lazy" in caplog.text
+
+
 # --- files ---
 
 
