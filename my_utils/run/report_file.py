@@ -1,8 +1,9 @@
 """The reports of a command's processes to the parent on their host: lines in one file.
 
 `python`: an interpreter was reached. `torch`: torch was executed in it. `rank {…}`: it trains, and
-writes to the folder that is there. `exit {…}`: how one of them ended, said by its launcher. `other …`: `import my_utils` leads to something else there.
-`failed …`: my_utils cannot be imported there.
+writes to the folder that is there. `exit {…}`: how one of them ended, said by its launcher.
+`other …`: `import my_utils` leads to something else there. `failed …`: my_utils cannot be imported
+there.
 Each line is one write at the end of the file, so that lines do not mix.
 """
 
