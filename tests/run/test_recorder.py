@@ -170,6 +170,20 @@ assert not stages.on and counts()["run_stages"] == 1
 recorder.disarm()
 """
 
+CTRL_C = """
+def interrupted():
+    raise KeyboardInterrupt
+stages = _core.RunStages(interrupted, torch.is_grad_enabled)
+call = _core.StageCall(lambda x: x + 1, stages, 4)
+try:
+    call(1)
+    torch.zeros(1).item()
+except KeyboardInterrupt:
+    said.append("Ctrl-C")
+assert said == ["Ctrl-C"] and stages.on and not counts()
+recorder.disarm()
+"""
+
 RAISES = """
 class Own(Exception):
     pass
@@ -199,10 +213,10 @@ assert found.count("forward") == 7 and found.count("backward") == 6, found
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
-    [NO_RANK, WORKERS, TRANSFERS, COUNTED, ASIDE, INTERRUPTED, NO_TIMER, RAISES],
+    [NO_RANK, WORKERS, TRANSFERS, COUNTED, ASIDE, INTERRUPTED, CTRL_C, NO_TIMER, RAISES],
     ids=[
-        *["no rank", "children", "transfers", "counted", "step aside", "interrupted", "no timer"],
-        "exceptions",
+        *["no rank", "children", "transfers", "counted", "step aside", "interrupted", "Ctrl-C"],
+        *["no timer", "exceptions"],
     ],
 )
 def test_a_script_says(code: str, tmp_path: Path) -> None:

@@ -9,8 +9,14 @@
 
 /* --- trouble ------------------------------------------------------------------------------ */
 
-/* The training must not notice: one warning, and nothing is recorded from here on. */
+/* The training must not notice: one warning, and nothing is recorded from here on. Ctrl-C is the
+ * training's: it comes again, behind the recorder. */
 static void step_aside(struct mu_py_run_stages *self) {
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+        PyErr_Clear();
+        PyErr_SetInterrupt();
+        return;
+    }
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
