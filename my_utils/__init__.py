@@ -99,8 +99,8 @@ if TYPE_CHECKING:
     from .record.timing.manager import TimeManager as TimeManager, timer_wrap as timer_wrap
     from .run.attach import auto as auto
     from .tensors.checksums.batches import ChecksumUtils as ChecksumUtils
+    from .tensors.dumps.config import DumpConfig as DumpConfig
     from .tensors.dumps.dump_utils import (
-        DumpConfig as DumpConfig,
         DumperSingleton as DumperSingleton,
         UniversalDumper as UniversalDumper,
         UniversalLoader as UniversalLoader,
@@ -169,12 +169,8 @@ __getattr__, __dir__ = lazy_names(
         "record.timing.manager": ("TimeManager", "timer_wrap"),
         "run.attach": ("auto",),
         "tensors.checksums.batches": ("ChecksumUtils",),
-        "tensors.dumps.dump_utils": (
-            "DumpConfig",
-            "DumperSingleton",
-            "UniversalDumper",
-            "UniversalLoader",
-        ),
+        "tensors.dumps.config": ("DumpConfig",),
+        "tensors.dumps.dump_utils": ("DumperSingleton", "UniversalDumper", "UniversalLoader"),
         "tensors.dumps.tensor_io": ("DumpTensorIO",),
         "tensors.random_states.control_random": ("ControlRandom",),
         "tensors.recordings.module_hook": ("ForwardTraceRecorder",),

@@ -6,12 +6,8 @@ from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .tensors.dumps.dump_utils import (
-        DumpConfig,
-        DumperSingleton,
-        UniversalDumper,
-        UniversalLoader,
-    )
+    from .tensors.dumps.config import DumpConfig
+    from .tensors.dumps.dump_utils import DumperSingleton, UniversalDumper, UniversalLoader
     from .tensors.dumps.form import DumpError, StandIn
     from .tensors.dumps.tensor_io import DumpTensorIO
 
@@ -28,12 +24,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "tensors.dumps.dump_utils": (
-            "DumpConfig",
-            "DumperSingleton",
-            "UniversalDumper",
-            "UniversalLoader",
-        ),
+        "tensors.dumps.config": ("DumpConfig",),
+        "tensors.dumps.dump_utils": ("DumperSingleton", "UniversalDumper", "UniversalLoader"),
         "tensors.dumps.form": ("DumpError", "StandIn"),
         "tensors.dumps.tensor_io": ("DumpTensorIO",),
     },

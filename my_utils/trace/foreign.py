@@ -16,6 +16,7 @@ import math
 from decimal import Decimal, InvalidOperation
 from typing import IO, TYPE_CHECKING, Any
 
+from ..core.ranges import RANK_MAX
 from ..core.run_files.row_metadata import encoded_word
 from .chrome_json import ChromeJson, TraceFileError
 from .sorted_runs import SortedRuns
@@ -35,7 +36,6 @@ ROUNDING_NS = 2  # an end this far beyond that of the slice around it nests all 
 LATEST_NS = (1 << 62) - 1  # of a row; an end after it is none
 NEVER = 1 << 63
 TIME_MAX_US = 1 << 53
-RANK_MAX = 1 << 31
 NODE_SHIFT = 40  # a node id carries its process above this bit
 PROCESSES_MAX = (1 << 13) - 1
 TRACKS_BELOW = 10_000_000  # tids of our own begin here, above those of Linux
@@ -515,7 +515,7 @@ def _number(value: Any, most: int) -> int | Decimal:
 def _rank_of(metadata: dict[str, Any]) -> int | None:
     info = metadata.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
-    return rank if type(rank) is int and 0 <= rank < RANK_MAX else None
+    return rank if type(rank) is int and 0 <= rank <= RANK_MAX else None
 
 
 def _all_names(key: str, name: str, category: str) -> set[tuple[str, str, str]]:

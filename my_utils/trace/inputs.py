@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from .. import _core
+from ..core.ranges import RANK_MAX
 from ..core.run_files.pointers import follow_pointer
 from ..core.trusted_open import open_without_waiting
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Iterable
 
-CSV_NAME = re.compile(r"profile_rank_(\d{1,10})(?:\.w(\d+))?(?:\.part(\d+))?\.csv$")
-JOURNAL_NAME = re.compile(r"rank_(\d{1,10})(?:\.w(\d+))?\..*\.journal(?:-ref)?$")
+CSV_NAME = re.compile(r"profile_rank_(\d+)(?:\.w(\d+))?(?:\.part(\d+))?\.csv$")
+JOURNAL_NAME = re.compile(r"rank_(\d+)(?:\.w(\d+))?\..*\.journal(?:-ref)?$")
 RANKS_SHOWN = 8
 TRACE_SUFFIXES = (".pftrace", ".perfetto-trace", ".json", ".pftrace.gz", ".json.gz")
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
@@ -206,6 +207,8 @@ class Inputs:
             return
         self._seen.add(real)
         match = CSV_NAME.match(path.name)
+        if self._is_of_no_rank(path, match):
+            return
         if match:
             rank, worker = int(match[1]), int(match[2] or 0)
             rank = rank if self._rank is None else self._rank
@@ -213,6 +216,15 @@ class Inputs:
         else:
             target = self._set(str(path), self._next_rank(), 0)
         target.parts.append(Part(str(path), path.absolute(), is_found=is_found))
+
+    def _is_of_no_rank(self, path: Path, match: re.Match[str] | None) -> bool:
+        """Whether its name has a number above those of ranks and processes, which is noted."""
+        if match is None or self._rank is not None:
+            return False
+        is_of_none = max(int(match[1]), int(match[2] or 0)) > RANK_MAX
+        if is_of_none:
+            self.errors.append(f"{path} belongs to no rank and is left out")
+        return is_of_none
 
     def _add_journal(self, given: Path) -> None:
         path = self._followed(given)
@@ -225,6 +237,8 @@ class Inputs:
             self.errors.append(f"{path}: {error}")
             return
         match = JOURNAL_NAME.match(path.name)
+        if self._is_of_no_rank(path, match):
+            return
         rank, worker = (int(match[1]), int(match[2] or 0)) if match else (self._next_rank(), 0)
         parent = str(Path(csv_name).parent) if csv_name else str(given.parent)
         if csv_name and csv_bytes > 0 and Path(csv_name).exists():

@@ -77,7 +77,10 @@ def test_what_needs_torch_says_so_in_one_line_and_nothing_else_does() -> None:
     ("purpose", "program"),
     [
         ("DebugLayer", "from my_utils import DebugLayer"),
-        ("ControlRandom", "from my_utils.tensors.random_states import _states; _states.capture()"),
+        (
+            "ControlRandom",
+            "from my_utils.tensors.random_states.control_random import capture; capture()",
+        ),
     ],
 )
 def test_what_is_used_without_torch_says_so(purpose: str, program: str) -> None:

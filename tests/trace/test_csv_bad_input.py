@@ -241,8 +241,12 @@ def test_a_directory_with_none(tmp_path: Path, run_python: RunPython) -> None:
 
 def test_a_name_without_a_possible_rank(tmp_path: Path, run_python: RunPython) -> None:
     path = tmp_path / f"profile_rank_{10**30}.csv"
-    path.write_bytes(HEADER + GOOD)
-    code, lines, found = convert(run_python, path, "--quiet")
+    for file in (path, tmp_path / "profile_rank_0.csv"):
+        file.write_bytes(HEADER + GOOD)
+    code, lines, found = convert(run_python, tmp_path, "--quiet")
+    assert lines == [f"my_utils trace: warning: {path} belongs to no rank and is left out"]
+    assert (code, [event["name"] for event in found]) == (3, ["forward"])
+    code, lines, found = convert(run_python, path, "--rank", "7", "--quiet")
     assert (code, lines) == (0, [])
     assert [event["name"] for event in found] == ["forward"]
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.extras import require
+from ...core.ranges import RANK_MAX
 from ...core.trusted_open import open_without_waiting
 from .load import PURPOSE
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 TRACE_BYTES_MAX = 4 << 30  # unpacked
 TIME_US_MAX = 2.0**63
-RANK_MAX = 2**31 - 1
 COMMUNICATION = re.compile(r"^(nccl|rccl|gloo:|mccl|hccl)", re.IGNORECASE)
 Intervals = npt.NDArray[np.float64]  # n × 2: begin and end in µs
 

@@ -27,7 +27,6 @@ Columns: TypeAlias = dict[str, npt.NDArray[Any]]  # int64 where DTYPES does not 
 
 
 SEPARATOR = "/"
-RANK_MAX = 2**31 - 1
 DTYPES = {"cuda_ms": "f8", "value": "f8", "path": "u4", "tag": "u4", "name": "u4", "attempt": "i4"}
 GROUP = re.compile(r"\b([a-z]{2,3})[=_-]?(\d+)\b")
 GROUPS = ("dp", "tp", "pp", "ep", "cp", "sp")
@@ -117,9 +116,7 @@ def find_rank_files(
     problems = list(inputs.errors)
     found: dict[int, FileSet] = {}
     for file_set in inputs.file_sets(ranks):
-        if file_set.rank > RANK_MAX:
-            problems.append(f"{file_set.parts[0].name} belongs to no rank and is left out")
-        elif file_set.rank in found:
+        if file_set.rank in found:
             problems.append(
                 f"rank {file_set.rank}: {file_set.parts[0].name} belongs to a second process of "
                 "this rank and is left out"
