@@ -24,13 +24,13 @@ _BYTES_MAX = 64 << 20
 
 @dataclass
 class Reported:
-    """What came in. folders: where ranks write, the newest of each; ranks: who did."""
+    """What came in. folders: where ranks write, the newest of each; ranks: who did, each with the
+    pid of its newest process."""
 
     pythons: int = 0
     torches: int = 0
-    ranks: set[int] = field(default_factory=set)
+    ranks: dict[int, int] = field(default_factory=dict)
     folders: dict[int, str] = field(default_factory=dict)  # of each process, by its pid
-    pids: dict[int, int] = field(default_factory=dict)  # of each rank, its newest process
     exits: dict[int, int] = field(default_factory=dict)  # by pid; -n where signal n ended it
     own_setup: set[str] = field(default_factory=set)
     others: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Reported:
 
     def exits_of_ranks(self) -> dict[int, int]:
         """Of the newest process of each rank that did not end with 0, its exit status."""
-        return {rank: self.exits[pid] for rank, pid in self.pids.items() if pid in self.exits}
+        return {rank: self.exits[pid] for rank, pid in self.ranks.items() if pid in self.exits}
 
 
 def report_rank(rank: int, folder: Path, *, own_setup: bool) -> None:
@@ -92,8 +92,7 @@ def read_reports(path: Path) -> Reported:
 def _add_rank(found: Reported, about: dict[str, Any]) -> None:
     folder = str(about["folder"])
     rank, pid = int(about["rank"]), int(about["pid"])
-    found.ranks.add(rank)
-    found.pids[rank] = pid
+    found.ranks[rank] = pid
     found.folders[pid] = folder
     if about["own"]:
         found.own_setup.add(folder)

@@ -77,10 +77,18 @@ def ending_of(
     if len(ends) > NAMED_MAX:
         others = [rank for _, _, rank, _ in ends[NAMED_MAX:]]
         texts.append(f"then {ranks_text(sorted(others), 8)}")
+    texts.append(command_ending(run_file))
+    return "; ".join(filter(None, texts))
+
+
+def command_ending(run_file: Mapping[str, Any]) -> str:
+    """How the command of a run ended, "" where with 0 or where nothing is known.
+
+    >>> command_ending({"exit_status": -9})
+    'the command ended by SIGKILL'
+    """
     status = run_file.get("exit_status")
-    if isinstance(status, int) and status:
-        texts.append(f"the command ended {status_text(status)}")
-    return "; ".join(texts)
+    return f"the command ended {status_text(status)}" if isinstance(status, int) and status else ""
 
 
 def _how(rank: RankCells, has_ended: Mapping[int, bool], statuses: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from ..live.stacks import (
 )
 from ..live.view import hang_text, standstill_lines, visible
 from ..process_stacks.request import Stacks
-from ..verdict.endings import run_file_of, status_text
+from ..verdict.endings import command_ending, run_file_of
 from ..verdict.result import Verdict, VerdictData
 
 HUNG_AFTER_S = 30.0  # below it a checkpoint or an evaluation is more likely
@@ -85,10 +85,8 @@ class HungRun:
 
     def _ending(self) -> str:
         """How the command of the run ended, where `my_utils run` has written it down."""
-        status = run_file_of(self.seen.log_dirs).get("exit_status")
-        if not isinstance(status, int) or not status:
-            return ""
-        return f"; the command ended {status_text(status)}"
+        ending = command_ending(run_file_of(self.seen.log_dirs))
+        return f"; {ending}" if ending else ""
 
     def as_data(self) -> HungData:
         """Plain data: `hang`, `suspects`, `causes` and, if the run has dumps, `flight_recorder` as
