@@ -223,14 +223,7 @@ def _throughput(
         if not all(name in run.items for run in (*a, *b)):
             continue
         sides = [
-            float(
-                np.mean(
-                    [
-                        run.items[name][first:last][trimmed_places(run.step_ns)].mean()
-                        for run in side
-                    ]
-                )
-            )
+            float(np.mean([_items(run.items[name][first:last], run.step_ns) for run in side]))
             for side in (a, b)
         ]
         if not (sides[0] > 0 and sides[1] > 0):  # nor where some are missing, NaN
@@ -243,6 +236,10 @@ def _throughput(
         interval = Interval(ends[0], ends[1], ends[2], step.sees)
         return [FigureDifference(f"{name}/s", rates[0], rates[1], interval)]
     return []
+
+
+def _items(counts: Matrix, step_ns: Matrix) -> float:
+    return float(counts[trimmed_places(step_ns)].mean())
 
 
 def _compared(name: str, a: Matrix, b: Matrix) -> list[FigureDifference]:
