@@ -8,13 +8,14 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/file_lock.h"
 #include "csv/csv_writer.h"
 #include "profile_files/claim.h"
 
-enum { WORKERS_MAX = 4096, TAIL_BYTES = 64 * 1024 };
+enum { WORKERS_MAX = 4096, TAIL_BYTES = 64 * 1024, NAME_TRIES = 2500 };
 
 void mu_output_init(struct mu_output *output) {
     memset(output, 0, sizeof(*output));
@@ -156,38 +157,11 @@ static bool is_being_rotated(const struct mu_output *output) {
     return held;
 }
 
-/* As mu_open_own does. The name of a CSV that another process is rotating is taken (EBUSY), also
- * where the next is there and not locked yet. */
-static int open_csv(const struct mu_output *output, const char *path, bool rotates) {
-    if (rotates) {
-        return mu_open_own(path, O_RDWR | O_CREAT, 0644, output->user);
-    }
-    int fd = mu_open_own(path, O_RDWR, 0, output->user);
-    if (fd < 0 && errno != ENOENT) {
-        return fd;
-    }
-    if (is_being_rotated(output)) {
-        if (fd >= 0) {
-            close(fd);
-        }
-        errno = EBUSY;
-        return -1;
-    }
-    return fd >= 0 ? fd : mu_open_own(path, O_RDWR | O_CREAT | O_EXCL, 0644, output->user);
-}
-
-/* Opens and locks `path`. *fd is -1 when a living process holds it, or another user. `rotates`:
- * this process has just renamed the CSV of that path. */
-MU_MUST_CHECK static int open_locked(struct mu_output *output, const char *path, bool rotates,
-                                     int *fd, bool *claimed, struct mu_error *err) {
+/* Opens and locks `path`. *fd is -1 when a living process holds it, or another user. */
+MU_MUST_CHECK static int open_locked(struct mu_output *output, const char *path, int *fd,
+                                     bool *claimed, struct mu_error *err) {
     for (;;) {
-        *fd = open_csv(output, path, rotates);
-        if (*fd < 0 && errno == EEXIST) { /* made meanwhile */
-            continue;
-        }
-        if (*fd < 0 && errno == EBUSY) {
-            return MU_OK;
-        }
+        *fd = mu_open_own(path, O_RDWR | O_CREAT, 0644, output->user);
         if (*fd < 0 && is_foreign(path, errno)) {
             output->foreign = true;
             return MU_OK;
@@ -214,6 +188,20 @@ MU_MUST_CHECK static int open_locked(struct mu_output *output, const char *path,
         }
         close(*fd);
     }
+}
+
+/* Takes output->csv_path, or leaves output->fd at -1: others hold that name. */
+MU_MUST_CHECK static int take_name(struct mu_output *output, struct mu_error *err) {
+    struct stat status;
+    int code = open_locked(output, output->csv_path, &output->fd, &output->claimed, err);
+    if (code != MU_OK || output->fd < 0) {
+        return code;
+    }
+    output->file = mu_file_id(output->fd);
+    if (fstat(output->fd, &status) == 0 && status.st_size == 0 && is_being_rotated(output)) {
+        mu_output_drop_csv(output);
+    }
+    return MU_OK;
 }
 
 /* Where the last whole row ends. */
@@ -311,13 +299,12 @@ int mu_output_take_csv(struct mu_output *output, const char *directory, int rank
             snprintf(output->stem + length, sizeof(output->stem) - (size_t)length, ".w%d", *worker);
         }
         snprintf(output->csv_path, sizeof(output->csv_path), "%s/%s.csv", directory, output->stem);
-        code = open_locked(output, output->csv_path, false, &output->fd, &output->claimed, err);
+        code = take_name(output, err);
         if (code != MU_OK) {
             return code;
         }
         if (output->fd >= 0) {
             struct parts parts;
-            output->file = mu_file_id(output->fd);
             survey_parts(output, &parts);
             output->part = parts.newest;
             code = prepare_file(output, err);
@@ -429,6 +416,20 @@ static void take_back(struct mu_output *output, const char *old) {
     }
 }
 
+/* Another process may have found the name free: it holds the file, empty, until it knows better. */
+MU_MUST_CHECK static int make_next(struct mu_output *output, int *fd, bool *claimed,
+                                   struct mu_error *err) {
+    static const struct timespec pause = {.tv_nsec = 200000};
+    for (int i = 0; i < NAME_TRIES; i++) {
+        int code = open_locked(output, output->csv_path, fd, claimed, err);
+        if (code != MU_OK || *fd >= 0) {
+            return code;
+        }
+        nanosleep(&pause, NULL);
+    }
+    return mu_error_set(err, MU_ERR_STATE, "another process took %s", output->csv_path);
+}
+
 int mu_output_rotate(struct mu_output *output, struct mu_error *err) {
     char old[MU_PATH_BYTES];
     mu_output_part_path(output, output->part + 1, old);
@@ -438,10 +439,7 @@ int mu_output_rotate(struct mu_output *output, struct mu_error *err) {
     }
     int fd = -1;
     bool claimed = false;
-    code = open_locked(output, output->csv_path, true, &fd, &claimed, err);
-    if (code == MU_OK && fd < 0) {
-        code = mu_error_set(err, MU_ERR_STATE, "another process took %s", output->csv_path);
-    }
+    code = make_next(output, &fd, &claimed, err);
     if (code == MU_OK) {
         code = write_all(fd, mu_csv_header, mu_csv_header_length, 0, err);
     }

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "csv/csv_writer.h"
 #include "profile_files/output.h"
@@ -215,6 +216,61 @@ static void test_a_name_that_another_process_took_is_not_taken_back(void) {
     check_that_a_taken_name_is_not_taken_back(true);
 }
 
+/* A process that finds the name free between the renaming and the next CSV gives it back. */
+static void test_a_name_in_rotation_is_left_to_its_process(void) {
+    struct mu_output output, child;
+    struct mu_error err = {0};
+    int worker;
+    char path[128], part[128];
+    fixture_directory(&fixture);
+    CHECK_INT(take(&output, &err), MU_OK);
+    path_of("profile_rank_0.csv", path);
+    path_of("profile_rank_0.part0001.csv", part);
+    CHECK_INT(rename(path, part), 0);
+    mu_output_init(&child);
+    CHECK_INT(mu_output_take_csv(&child, fixture.directory, 0, &worker, &err), MU_OK);
+    CHECK_INT(worker, 1);
+    CHECK(has("profile_rank_0.csv", ""));
+    CHECK(has("profile_rank_0.w1.csv", csv("")));
+    mu_output_free(&child);
+    end(&output);
+}
+
+enum { ROTATIONS = 300 };
+
+/* Opens and closes the same directory until it is killed. */
+static void take_for_ever(void) {
+    struct mu_output output;
+    struct mu_error err = {0};
+    for (;;) {
+        mu_error_kept(take(&output, &err));
+        mu_output_free(&output);
+    }
+}
+
+static void test_every_rotation_beside_one_that_takes_names_succeeds(void) {
+    struct mu_output output;
+    struct mu_error err = {0};
+    fixture_directory(&fixture);
+    CHECK_INT(take(&output, &err), MU_OK);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        take_for_ever();
+    }
+    for (int i = 0; i < ROTATIONS; i++) {
+        CHECK_INT(mu_output_write(&output, "a\n", 2, &err), MU_OK);
+        if (!CHECK_INT(mu_output_rotate(&output, &err), MU_OK)) {
+            fprintf(stderr, "%d: %s\n", i, err.message);
+            break;
+        }
+    }
+    CHECK_INT(kill(child, SIGKILL), 0);
+    CHECK_INT(waitpid(child, NULL, 0), child);
+    CHECK_INT(output.part, ROTATIONS);
+    end(&output);
+}
+
 static void test_a_rotation_without_the_flags_of_a_renaming(void) {
     struct mu_output output;
     struct mu_error err = {0};
@@ -246,6 +302,8 @@ static void test_a_csv_whose_name_cannot_be_checked_is_an_error(void) {
 int main(void) {
     test_a_part_of_another_process_is_not_replaced();
     test_a_name_that_another_process_took_is_not_taken_back();
+    test_a_name_in_rotation_is_left_to_its_process();
+    test_every_rotation_beside_one_that_takes_names_succeeds();
     test_a_rotation_without_the_flags_of_a_renaming();
     test_a_csv_whose_name_cannot_be_checked_is_an_error();
     test_a_rotation_that_finds_no_room_is_undone();
