@@ -116,10 +116,12 @@ def a_job() -> Names:
 @setup_of("docs/capture/capture-windows-across-workers.md")
 def workers() -> Names:
     from my_utils.profiling.capture_worker import CaptureWorker
+    from my_utils.profiling.ProfileManager import ProfileManager
 
     page = (ROOT / "docs/capture/capture-windows-across-workers.md").read_text(encoding="utf-8")
-    (config,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    config, with_command = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     Path("profile.yaml").write_text(config, encoding="utf-8")
+    ProfileManager(with_command)
     group = [CaptureWorker() for _ in range(4)]
     return {"num_microbatches": 2, "rollout_workers": group[:2], "actor_workers": group}
 

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from collections import ChainMap
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ pytest.importorskip("yaml", reason="pyyaml is not installed")
 
 from my_utils.core import warnings as _warnings
 from my_utils.profilers.capture.workers import calls as _worker_calls
-from my_utils.profiling.backends import NoOpBackend
+from my_utils.profiling.backends import CaptureBackend, NoOpBackend
 from my_utils.profiling.capture_controller import (
     CaptureController,
     capture_hook,
@@ -438,33 +439,108 @@ def test_a_configuration_of_verl(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         }},
     }  # fmt: skip
     assert "role ref is enabled and names no rank" in caplog.text
-    assert "global_profiler.finish_hook_cmd have no counterpart" in caplog.text
+    assert "no counterpart" not in caplog.text
     own = ProfileManager.from_verl(VERL, functions={"actor": ["update"]})
     assert own.build_specs_to_arm_at_iter(2)[0]["stop_profile_names"] == ["update"]
 
 
 def test_what_verl_has_and_we_ignore_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    hook = {"finish_hook_cmd": "true", "finish_hook_all_ranks": True, "finish_hook_ranks": [0]}
-    schedule = {"skip_first": 1, "wait": 0, "warmup": 1, "active": 2, "repeat": 1}
     tokens = {"profile_token_start": 3, "profile_token_end": 5}
     ProfileManager.from_verl({
         "global_profiler": {
-            "tool": "torch", "steps": [2], "relocate_results": True, **hook,
-            "global_tool_config": {"torch": {"schedule": schedule}},
+            "tool": "torch", "steps": [2], "relocate_results": True, "finish_hook_cmd": "true",
         },
         "actor": {"profiler": {
             "enable": True, "all_ranks": True, "tool_config": {"torch": tokens},
         }},
         "critic": {"profiler": {
-            "enable": True, "all_ranks": True, "tool_config": {"torch": {"schedule": schedule}},
+            "enable": True, "all_ranks": True, "finish_hook_cmd": "false",
         }},
     })  # fmt: skip
     for name in (
-        "global_profiler.relocate_results", *(f"global_profiler.{name}" for name in hook),
-        *(f"actor.tool_config.{name}" for name in tokens), "critic.tool_config.schedule",
-        "global_tool_config.schedule",
+        "global_profiler.relocate_results", *(f"actor.tool_config.{name}" for name in tokens),
+        "actor.finish_hook_cmd",
     ):  # fmt: skip
         assert name in caplog.text
+    assert "global_profiler.finish_hook_cmd" not in caplog.text
+
+
+SCHEDULE = {"skip_first": 1, "wait": 1, "warmup": 1, "active": 3, "repeat": 2}
+
+
+def of_verl(schedule: dict[str, int], **run: Any) -> ProfileManager:
+    roles = {"all_ranks": True, "enable": True}
+    return ProfileManager.from_verl({
+        "global_profiler": {
+            "tool": "torch", "steps": [2, 3], **run,
+            "global_tool_config": {"torch": {"schedule": schedule}},
+        },
+        "actor": {"profiler": roles}, "rollout": {"profiler": roles}, "ref": {"profiler": roles},
+    })  # fmt: skip
+
+
+def test_a_schedule_of_verl(caplog: pytest.LogCaptureFixture) -> None:
+    manager = of_verl(SCHEDULE, profile_continuous_steps=True)
+    windows = {spec["window_id"]: spec for spec in manager.build_specs_to_arm_at_iter(3, 12)}
+    assert [*windows] == ["step3.rollout", "step3.ref", "step3.actor.mb3-5", "step3.actor.mb8-10"]
+    actor = windows["step3.actor.mb8-10"]
+    assert (actor["start_mb"], actor["stop_mb"], actor["stop_iter"]) == (8, 10, 3)
+    assert actor["start_profile_names"] == actor["stop_profile_names"] == ["actor_update"]
+    assert "global_profiler.profile_continuous_steps beside a schedule" in caplog.text
+    for off in ({}, {**SCHEDULE, "active": 0}):
+        whole = of_verl(off).build_specs_to_arm_at_iter(3, 12)
+        assert [spec["window_id"] for spec in whole][-1] == "step3.actor"
+
+
+@pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
+def test_a_schedule_has_the_micro_batches_that_torch_records() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from torch.profiler import ProfilerAction, schedule
+
+    chance = random.Random(5)
+    for _ in range(200):
+        fields = {name: chance.randint(0, 4) for name in ("skip_first", "wait", "warmup", "repeat")}
+        fields["active"] = chance.randint(1, 4)
+        count = chance.randint(1, 40)
+        role = {"functions": ["a", "b"], "micro_batches": fields}
+        manager = manager_of(steps=1, roles={"actor": role})
+        action = schedule(**fields)
+        recorded = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+        theirs = [number for number in range(count) if action(number) in recorded]
+        specs = manager.build_specs_to_arm_at_iter(1, count)
+        ours = [n for spec in specs for n in range(spec["start_mb"], spec["stop_mb"] + 1)]
+        assert ours == theirs, (fields, count)
+        for spec in specs[:-1]:
+            assert action(spec["stop_mb"]) == ProfilerAction.RECORD_AND_SAVE
+    (whole,) = manager.build_specs_to_arm_at_iter(1)
+    assert (whole["start_profile_names"], whole["start_mb"]) == (["a"], None)
+
+
+def test_windows_of_a_schedule_hold_their_calls() -> None:
+    class Calls(CaptureBackend):
+        def __init__(self) -> None:
+            self.windows: list[list[int]] = []
+            self.is_open = False
+
+        def start(self) -> None:
+            self.is_open = True
+            self.windows.append([])
+
+        def stop(self) -> None:
+            self.is_open = False
+
+    backend = Calls()
+    controller = CaptureController(backend)
+    role = {"functions": ["look", "update"], "micro_batches": SCHEDULE}
+    for spec in manager_of(steps=1, roles={"actor": role}).build_specs_to_arm_at_iter(1, 9):
+        controller.arm({**spec, "backend": None, "ranks": None})
+    for number in range(9):
+        for name in ("look", "update"):
+            with controller.hook(name, role="actor", iter=1, microbatch_index=number):
+                if name == "update" and backend.is_open:
+                    backend.windows[-1].append(number)
+    assert backend.windows == [[3, 4, 5], [8]]
+    assert set(controller.outcomes.values()) == {"done"}
 
 
 @pytest.mark.parametrize("tool", ["null", "nsys", "torch_memory", "npu", "precision_debugger"])
@@ -486,6 +562,93 @@ def test_a_profiler_of_verl_alone_and_what_is_none() -> None:
     assert alone.build_specs_to_arm_at_iter(4)[0]["roles"] == ["worker"]
     with pytest.raises(ConfigError, match="global_profiler: this field is needed"):
         ProfileManager.from_verl({"trainer": {}})
+
+
+# --- the command after the last step ---
+
+FINISH = 'echo "$VERL_PROFILE_RANK $VERL_PROFILE_TOOL $VERL_PROFILE_SAVE_PATH" >> ran'
+
+
+def lines_of(path: Path, count: int) -> list[str]:
+    """Once the file has so many."""
+    deadline = time.monotonic() + 60
+    while not path.exists() or len(found := path.read_text().splitlines()) < count:
+        assert time.monotonic() < deadline, f"{path} has not {count} lines"
+        time.sleep(0.01)
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("finish", "ranks"),
+    [({}, [0, 2]), ({"ranks": [1]}, [1]), ({"all_ranks": True}, [0, 1, 2])],
+)
+def test_the_command_runs_once_after_the_last_step(
+    finish: dict[str, Any], ranks: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    workers = [Worker(rank) for rank in range(3)]
+    manager = ProfileManager({
+        "tool": "none", "output_dir": "traces", "steps": ["1-2", {"every": 4, "last": 7}],
+        "roles": {"actor": {"functions": ["f"], "ranks": [0, 2]}},
+        "finish": {"command": FINISH, **finish},
+    })  # fmt: skip
+    for it in range(6):
+        assert not (tmp_path / "ran").exists(), it
+        manager.arm_iter(it, None, {"actor": workers, "reward": workers})
+        for rank in (0, 2):
+            with workers[rank].capture.hook("f", iter=it, rank=rank, role="actor"):
+                pass
+    expected = [f"{rank} none {tmp_path}/traces" for rank in ranks]
+    assert lines_of(tmp_path / "ran", len(ranks)) == expected
+    manager.arm_iter(6, None, {"actor": workers})
+    manager.outcomes()
+    assert lines_of(tmp_path / "ran", len(ranks)) == expected
+    workers[0].capture.disarm()
+
+
+def test_the_command_after_a_run_that_ends_with_the_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    worker = Worker(7)
+    manager = ProfileManager.from_verl({
+        "global_profiler": {"tool": "nsys", "steps": [3], "finish_hook_cmd": f"{FINISH}; exit 4"},
+        "actor": {"profiler": {"enable": True, "ranks": [7]}},
+    })  # fmt: skip
+    manager.arm_iter(3, None, {"actor": worker})
+    manager.outcomes()
+    assert not (tmp_path / "ran").exists()  # the window still waits
+    worker.capture.disarm()
+    manager.outcomes()
+    assert lines_of(tmp_path / "ran", 1) == [f"7 nsys {tmp_path}/profiles"]
+    deadline = time.monotonic() + 60
+    while "exit status 4: echo" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_workers_that_cannot_run_the_command(caplog: pytest.LogCaptureFixture) -> None:
+    manager = manager_of(tool="none", steps=1, roles=TWO, finish={"command": "true"})
+    manager.arm_iter(1, None, {"actor": Local()})
+    manager.arm_iter(2, None, {})
+    assert "'Local' object has no attribute 'finish_capture'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"finish": {}}, "finish.command: this field is needed"),
+        ({"finish": {"command": "a", "ranks": [0], "all_ranks": True}}, "not both"),
+        ({"finish": {"command": "a"}, "steps": {"every": 2}}, "steps have no 'last'"),
+        ({"micro_batches": {"wait": 1}}, "micro_batches.active: this field is needed"),
+        ({"micro_batches": {"active": 0}}, "micro_batches.active"),
+        ({"micro_batches": {"active": 1}, "discrete": True}, "and no schedule"),
+        ({"micro_batches": {"active": 1}, "continuous_steps": True}, "follow a schedule"),
+    ],
+)
+def test_wrong_schedules_and_commands(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        manager_of(**fields)
 
 
 # --- workers of this process ---
@@ -870,6 +1033,7 @@ config = {
         "actor": {"functions": ["actor.update"], "all_ranks": True},
         "critic": {"functions": ["critic.forward"], "all_ranks": True},
     },
+    "finish": {"command": 'echo "$VERL_PROFILE_PID" >> ' + folder + '.finished', "ranks": [1]},
 }
 patient, short = ProfileManager(config, timeout_s=60), ProfileManager(config, timeout_s=30)
 free_now = folder + ".free"
@@ -902,6 +1066,10 @@ for step in range(4):
     ray.get([worker.step.remote(step) for worker in both + free])
 open(free_now, "w").close()
 ray.get([busy, critics[1].step.remote(3)])
+short.arm_iter(4, 1, groups)
+finished = folder + ".finished"
+while not os.path.exists(finished) or open(finished).read().count("\\n") < 2:
+    time.sleep(0.05)
 for worker in both + critics[1:]:
     print(json.dumps(ray.get(worker.outcomes.remote())))
 ray.shutdown()
@@ -928,6 +1096,8 @@ def test_with_actors_of_ray(tmp_path: Path, run_python: RunPython) -> None:
             assert found[0][3] == {"step1.rollout+actor": "armed"}
         else:
             assert statuses == ["armed", "armed", "dead", "busy", "armed"], found
+            pids = (tmp_path / "traces.finished").read_text(encoding="utf-8").split()
+            assert len({*pids}) == 2  # of the second worker in each list
             assert "ActorDied" in found[2][2] and "no answer within 30 s" in found[3][2]
     outcomes = [line for line in lines if isinstance(line, dict)]
     shared = {"step1.rollout+actor": "done", "step3.rollout+actor": "done"}

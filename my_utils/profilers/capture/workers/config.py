@@ -23,7 +23,7 @@ from ....core.extras import require
 from ....core.public import public
 from ....core.ranges import step_slice
 from ..backends import TOOLS, make_backend
-from .steps import Steps, is_endless
+from .steps import Schedule, Steps, is_endless, ranks_together
 
 _Path = tuple[str | int, ...]
 _Number = Annotated[int, msgspec.Meta(ge=0)]
@@ -51,6 +51,14 @@ class _StepsSchema(msgspec.Struct, forbid_unknown_fields=True):
     last: _Number | None = None
 
 
+class _ScheduleSchema(msgspec.Struct, forbid_unknown_fields=True):
+    active: Annotated[int, msgspec.Meta(ge=1)]
+    skip_first: _Number = 0
+    wait: _Number = 0
+    warmup: _Number = 0
+    repeat: _Number = 0
+
+
 # What verl calls otherwise, and where that is here.
 _OF_VERL = {
     "global_profiler": "the top of the file",
@@ -67,16 +75,23 @@ _OF_PROFILE = (
 )
 
 _Step = _Number | str | _StepsSchema
-_MicroBatches = list[_Number | Literal["first", "last"]]
+_Ranks = Annotated[list[_Number], msgspec.Meta(min_length=1)]
+_MicroBatches = list[_Number | Literal["first", "last"]] | _ScheduleSchema
 
 
 class _RoleSchema(msgspec.Struct, forbid_unknown_fields=True):
     functions: Annotated[list[_Name], msgspec.Meta(min_length=1)]
     enable: bool = True
-    ranks: Annotated[list[_Number], msgspec.Meta(min_length=1)] | None = None
+    ranks: _Ranks | None = None
     all_ranks: bool = False
     discrete: bool | None = None
     micro_batches: _MicroBatches | None = None
+
+
+class _FinishSchema(msgspec.Struct, forbid_unknown_fields=True):
+    command: _Name
+    ranks: _Ranks | None = None
+    all_ranks: bool = False
 
 
 class _Schema(msgspec.Struct, forbid_unknown_fields=True):
@@ -89,6 +104,7 @@ class _Schema(msgspec.Struct, forbid_unknown_fields=True):
     discrete: bool = False
     micro_batches: _MicroBatches | None = None
     nvtx: bool | str = False
+    finish: _FinishSchema | None = None
     roles: dict[str, Any] = {}
 
 
@@ -97,18 +113,27 @@ class _Schema(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Role:
-    """One role that is captured. `ranks` None: all."""
+    """One role that is captured. `ranks` None: all. `schedule`: of its micro-batches."""
 
     name: str
     functions: tuple[str, ...]
     ranks: tuple[int, ...] | None
     discrete: bool
     micro_batches: tuple[int | str, ...] | None
+    schedule: Schedule | None = None
 
     @property
     def runs_once(self) -> bool:
         """Whether its functions run once a step, without micro-batches."""
         return self.micro_batches == ()
+
+
+@dataclass(frozen=True)
+class Finish:
+    """A shell command that workers run once, after the last captured step. `ranks` None: all."""
+
+    command: str
+    ranks: list[int] | None
 
 
 @dataclass(frozen=True)
@@ -121,6 +146,13 @@ class Plan:
     continuous: bool
     nvtx: bool | str
     roles: tuple[Role, ...]
+    finish: Finish | None = None
+
+    @property
+    def last_step(self) -> int | None:
+        """The last chosen one; None for no end."""
+        ends = [steps.last_chosen for steps in self.steps if steps.last_chosen is not None]
+        return max(ends, default=None) if len(ends) == len(self.steps) else None
 
 
 def read_plan(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> Plan:
@@ -194,10 +226,22 @@ class _Reader:
             schema.continuous_steps,
             schema.nvtx,
             roles,
+            self._finish(schema.finish, roles),
         )
         if plan.continuous:
             self._check_continuous(plan)
+        if plan.finish is not None and plan.steps and plan.last_step is None:
+            raise self.wrong(("finish",), "it runs after the last step, and steps have no 'last'")
         return plan
+
+    def _finish(self, schema: _FinishSchema | None, roles: Sequence[Role]) -> Finish | None:
+        if schema is None:
+            return None
+        if schema.all_ranks and schema.ranks is not None:
+            raise self.wrong(("finish", "ranks"), "give ranks or all_ranks, not both")
+        if schema.all_ranks:
+            return Finish(schema.command, None)
+        return Finish(schema.command, schema.ranks or ranks_together(role.ranks for role in roles))
 
     def _check_names_of_verl(self) -> None:
         """One error for all fields that verl calls otherwise, with their names here."""
@@ -254,12 +298,20 @@ class _Reader:
             if not role.enable:
                 continue
             chosen = schema.micro_batches if role.micro_batches is None else role.micro_batches
+            discrete = schema.discrete if role.discrete is None else role.discrete
+            schedule = None
+            if isinstance(chosen, _ScheduleSchema):
+                schedule, chosen = Schedule(**msgspec.structs.asdict(chosen)), None
+                if discrete:
+                    message = "discrete windows have a list of micro_batches, and no schedule"
+                    raise self.wrong(at, message)
             yield Role(
                 name,
                 tuple(role.functions),
                 None if role.all_ranks else tuple(role.ranks or (0,)),
-                schema.discrete if role.discrete is None else role.discrete,
+                discrete,
                 None if chosen is None else tuple(chosen),
+                schedule,
             )
 
     # --- steps ---
@@ -299,6 +351,9 @@ class _Reader:
         for role in plan.roles:
             if role.discrete:
                 raise self.wrong(at, f"the windows of role {role.name!r} are discrete, one a call")
+            if role.schedule is not None:
+                message = f"the windows of role {role.name!r} follow a schedule of micro-batches"
+                raise self.wrong(at, message)
         if is_endless(plan.steps):
             raise self.wrong(at, "every step without a 'last' makes a window without an end")
 

@@ -38,8 +38,9 @@ from ....core.public import public
 from ....core.reprs import short_repr
 from ....core.warnings import warn_once
 from .calls import Acknowledgement, Target, call_targets, targets_of
+from .finish import METHOD as FINISH_METHOD, finish_request
 from .outcomes import Outcome, OutcomeCall
-from .steps import is_chosen, last_in_a_row
+from .steps import is_chosen, last_in_a_row, ranks_together
 
 if TYPE_CHECKING:
     from .config import Role
@@ -78,8 +79,15 @@ class ProfileManager:
         continuous_steps  bool, false: steps in a row share one window
         discrete          bool, false: one window a step; true: one for each call of a function
         micro_batches     a list of numbers, "first" and "last"; all by default; [] for functions
-                          that run once a step, whatever num_microbatches is
+                          that run once a step, whatever num_microbatches is; or a schedule,
+                          {skip_first, wait, warmup, active, repeat} as in
+                          torch.profiler.schedule, 0 by default: one window for each `active`
+                          micro-batches of the role's last function
         nvtx              true or a name: an NVTX range around each window
+        finish            what workers run once, after the last of the steps, which have an end:
+            command       for /bin/sh; see `CaptureWorker.finish_capture`; needed
+            ranks         a list; those of the roles by default
+            all_ranks     bool, false
         roles             by their names, in the order in which they work in a step:
             functions     what the role's hooks report, in the order of a step; needed
             enable        bool, true
@@ -94,7 +102,7 @@ class ProfileManager:
     A window of a whole step begins with the first function and ends with the last one, in the
     first and last of the chosen micro-batches. A function that reports no `microbatch_index` runs
     once a step, and belongs to all micro-batches. A discrete window is one call: of one function,
-    in one micro-batch.
+    in one micro-batch. What a schedule waits and warms up for is not recorded.
 
     ConfigError, a ValueError, names the field, and the line of a YAML file. ImportError without
     msgspec, or pyyaml for a file. Not for use from several threads at once.
@@ -120,6 +128,7 @@ class ProfileManager:
         self._covered_to = -1  # the last step of the window that was armed last
         self._newest = -1  # iteration of arm_iter
         self._sent: list[_Sent] = []  # windows whose outcomes are not known
+        self._to_finish: list[Target] = []  # that may run the last command
         self._outcomes: dict[object, Outcome] = {}  # the newest OUTCOMES_MAX
 
     @classmethod
@@ -140,9 +149,9 @@ class ProfileManager:
             of a role, such as "actor_compute_log_prob" and "actor_update".
 
         Taken are tool, steps, profile_continuous_steps, save_path, enable, all_ranks, ranks,
-        discrete, and contents and trace_alloc_max_entries of torch's tools. What is set and has no
-        counterpart here is named in one warning. ConfigError for the tools "npu" and
-        "precision_debugger".
+        discrete, finish_hook_cmd, finish_hook_all_ranks, finish_hook_ranks, and contents, schedule
+        and trace_alloc_max_entries of torch's tools. What is set and has no counterpart here is
+        named in one warning. ConfigError for the tools "npu" and "precision_debugger".
 
         >>> manager = ProfileManager.from_verl({
         ...     "global_profiler": {"tool": "nsys", "steps": [2], "save_path": "traces"},
@@ -200,6 +209,8 @@ class ProfileManager:
         failing ones, and roles without a group, are reported there and logged. What several roles
         share is called once: its whole-step windows become one, from the first function of the
         first of its roles to the last function of the last one.
+
+        At the first call after the last of the steps it has the workers run `finish`'s command.
         """
         it = check_int("it", it)
         count = _check_microbatches(num_microbatches)
@@ -207,9 +218,13 @@ class ProfileManager:
             raise TypeError(f"wg_by_role must be a mapping, not {wg_by_role!r:.100}")
         self._newest = it
         self._ask_of_ended(it)
+        if self._covered_to < it:
+            self._finish()
         if not self._begins(it):
             return []
         self._covered_to = self._last_of(it)
+        if self._plan.finish is not None and self._covered_to == self._plan.last_step:
+            self._to_finish = _all_targets(wg_by_role)
         missing = []
         shared: dict[object, tuple[Target, list[Role]]] = {}
         for role in self._plan.roles:
@@ -239,12 +254,15 @@ class ProfileManager:
             `timeout_s` of this object by default, 0 for none.
 
         Windows whose iteration was over at an `arm_iter` were asked for there, without waiting for
-        the answer; what came is logged. Call this at the end for the last ones. A worker needs the
-        method `capture_outcomes`, as in `CaptureWorker`.
+        the answer; what came is logged. Call this at the end for the last ones, and for `finish`'s
+        command where no `arm_iter` came after the last of the steps. A worker needs the method
+        `capture_outcomes`, as in `CaptureWorker`.
         """
         waits = self._timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s, 0)
         self._ask([sent for sent in self._sent if sent.call is None])
         self._hear(waits)
+        if not self._sent:
+            self._finish()
         return [*self._outcomes.values()]
 
     # --- outcomes ---
@@ -284,6 +302,22 @@ class ProfileManager:
             level = logging.INFO if outcome.ok else logging.WARNING
             self._logger.log(level, "capture window %s", outcome)
 
+    # --- the end ---
+
+    def _finish(self) -> None:
+        """Has the workers run the last command, once."""
+        finish, targets, self._to_finish = self._plan.finish, self._to_finish, []
+        if finish is None or not targets:
+            return
+        calls: list[tuple[Target, tuple[str, ...], Any]] = [
+            (target, ("finish",), finish_request(finish, self._plan.backend, target.rank))
+            for target in targets
+            if None in (finish.ranks, target.rank) or target.rank in (finish.ranks or ())
+        ]
+        for answer in call_targets(calls, FINISH_METHOD, self._timeout_s):
+            level = logging.INFO if answer.ok else logging.WARNING
+            self._logger.log(level, "command after the last capture: %s", answer)
+
     # --- steps ---
 
     def _is_chosen(self, it: int) -> bool:
@@ -302,6 +336,11 @@ class ProfileManager:
     # --- specs ---
 
     def _specs_of(self, role: Role, it: int, count: int | None) -> list[Spec]:
+        if role.schedule is not None and count is not None:
+            return [
+                self._group_of_micro_batches(role, it, first, last)
+                for first, last in role.schedule.groups(count)
+            ]
         if not role.discrete:
             return [self._whole_step([role], it, count)]
         return [
@@ -312,7 +351,7 @@ class ProfileManager:
                 start_mb=number,
                 stop_policy="ON_TRIGGER_FUNC_EXIT",
                 roles=[role.name],
-                ranks=_ranks_of([role]),
+                ranks=ranks_together([role.ranks]),
             )
             for function in role.functions
             for number in self._micro_batches(role, count)
@@ -332,7 +371,22 @@ class ProfileManager:
             stop_iter=last,
             stop_mb=stops[-1],
             roles=[role.name for role in roles],
-            ranks=_ranks_of(roles),
+            ranks=ranks_together(role.ranks for role in roles),
+        )
+
+    def _group_of_micro_batches(self, role: Role, it: int, first: int, last: int) -> Spec:
+        window_id = _window_id(it, it, role.name, first)
+        return self._spec(
+            window_id if first == last else f"{window_id}-{last}",
+            start_profile_names=[role.functions[-1]],
+            start_iter=it,
+            start_mb=first,
+            stop_policy="ON_STOP_PROFILE_NAME",
+            stop_profile_names=[role.functions[-1]],
+            stop_iter=it,
+            stop_mb=last,
+            roles=[role.name],
+            ranks=ranks_together([role.ranks]),
         )
 
     def _spec(self, window_id: str, **fields: Any) -> Spec:
@@ -347,10 +401,10 @@ class ProfileManager:
         self, target: Target, roles: Sequence[Role], it: int, count: int | None
     ) -> list[Spec]:
         """The windows of all roles that one target plays; of its rank, if known."""
-        whole = [role for role in roles if not role.discrete]
+        whole = [role for role in roles if not role.discrete and role.schedule is None]
         specs = [self._whole_step(whole, it, count)] if whole else []
         for role in roles:
-            if role.discrete:
+            if role not in whole:
                 specs += self._specs_of(role, it, count)
         if target.rank is not None:
             for spec in specs:
@@ -386,6 +440,11 @@ def _is_for(role: Role, target: Target) -> bool:
     return target.rank is None or role.ranks is None or target.rank in role.ranks
 
 
+def _all_targets(wg_by_role: Mapping[str, Any]) -> list[Target]:
+    groups = [group for group in wg_by_role.values() if group is not None]
+    return [*{target.key: target for group in groups for target in targets_of(group)}.values()]
+
+
 def _function_of(role: Role, function: str) -> str:
     """The function, with the role's name before it unless it begins so."""
     return function if function.startswith(f"{role.name}.") else f"{role.name}.{function}"
@@ -394,15 +453,6 @@ def _function_of(role: Role, function: str) -> str:
 def _window_id(first: int, last: int, name: str, microbatch: int | None) -> str:
     steps = f"step{first}" if first == last else f"steps{first}-{last}"
     return f"{steps}.{name}" if microbatch is None else f"{steps}.{name}.mb{microbatch}"
-
-
-def _ranks_of(roles: Sequence[Role]) -> list[int] | None:
-    ranks: set[int] = set()
-    for role in roles:
-        if role.ranks is None:
-            return None
-        ranks.update(role.ranks)
-    return sorted(ranks)
 
 
 def _check_microbatches(count: object) -> int | None:

@@ -1,16 +1,18 @@
-"""The steps that a configuration selects, and how many of them are consecutive.
+"""The steps, micro-batches and ranks that a configuration selects.
 
 >>> even, odd = Steps(0, None, 2), Steps(1, 99, 2)
 >>> last_in_a_row([even, odd], 10)
 100
 >>> is_endless([even, odd]), is_endless([even, Steps(1, None, 2)])
 (False, True)
+>>> Schedule(skip_first=1, wait=1, warmup=1, active=3, repeat=2).groups(12)
+[(3, 5), (8, 10)]
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 # Strides whose pattern repeats later than this are walked step by step.
@@ -28,6 +30,40 @@ class Steps:
     def __contains__(self, step: int) -> bool:
         inside = step >= self.first and (self.last is None or step <= self.last)
         return inside and (step - self.first) % self.every == 0
+
+    @property
+    def last_chosen(self) -> int | None:
+        """None for no end."""
+        return None if self.last is None else self.last - (self.last - self.first) % self.every
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Micro-batches in groups, by the fields of `torch.profiler.schedule`; `repeat` 0: up to the
+    last."""
+
+    skip_first: int
+    wait: int
+    warmup: int
+    active: int
+    repeat: int
+
+    def groups(self, count: int) -> list[tuple[int, int]]:
+        """The first and the last of each group, of `count` micro-batches."""
+        lead = self.wait + self.warmup
+        firsts = range(self.skip_first + lead, count, lead + self.active)
+        chosen = firsts[: self.repeat] if self.repeat else firsts
+        return [(first, min(first + self.active, count) - 1) for first in chosen]
+
+
+def ranks_together(chosen: Iterable[Sequence[int] | None]) -> list[int] | None:
+    """The ranks of all of them; None where one has all ranks."""
+    ranks: set[int] = set()
+    for some in chosen:
+        if some is None:
+            return None
+        ranks.update(some)
+    return sorted(ranks)
 
 
 def is_chosen(chosen: Sequence[Steps], step: int) -> bool:

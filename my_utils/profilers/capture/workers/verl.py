@@ -31,8 +31,10 @@ _CONTENTS = {"memory": "profile_memory", "shapes": "record_shapes", "stack": "wi
              "module": "with_modules"}  # fmt: skip
 _ACTIVITIES = ("cpu", "cuda")
 # What has no counterpart, and what it is where nobody has set it.
-_LEFT_OUT = ("relocate_results", "finish_hook_cmd", "finish_hook_all_ranks", "finish_hook_ranks")
-_LEFT_OUT_OF_TOOLS = ("profile_token_start", "profile_token_end", "schedule")
+_LEFT_OUT = ("relocate_results",)
+_LEFT_OUT_OF_TOOLS = ("profile_token_start", "profile_token_end")
+_HOOK = ("finish_hook_cmd", "finish_hook_all_ranks", "finish_hook_ranks")
+_WITHOUT_MINI_BATCHES = ("rollout", "ref")  # a schedule counts those of updates
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*([\w.]+)\s*(?:,(.*))?\}", re.DOTALL)
 _DEPTH_MAX = 20
 
@@ -92,13 +94,18 @@ class _Translation:
         self._note_left_out("global_profiler", self.run, _LEFT_OUT)
         common = _part(self.run, "global_tool_config", tool)
         self._note_left_out("global_tool_config", common, _LEFT_OUT_OF_TOOLS)
+        in_a_row = bool(self.run.get("profile_continuous_steps"))
+        if in_a_row and any("micro_batches" in role for role in roles.values()):
+            in_a_row = False
+            self.left_out.append("global_profiler.profile_continuous_steps beside a schedule")
         found = {
             "enable": tool is not None,
             "tool": tool or "none",
             "output_dir": self.run.get("save_path") or "profiles",
             "steps": self.run.get("steps"),
-            "continuous_steps": bool(self.run.get("profile_continuous_steps")),
+            "continuous_steps": in_a_row,
             "options": self._options(tool, [self.profilers[name] for name in roles]),
+            "finish": self._finish([*roles]),
             "roles": roles,
         }
         if self.left_out:
@@ -143,9 +150,32 @@ class _Translation:
             "functions": [*self.functions.get(name, (name,))],
             "discrete": bool(common.get("discrete") if discrete is None else discrete),
         }
+        schedule = own.get("schedule") or common.get("schedule") or {}
+        if tool == "torch" and name not in _WITHOUT_MINI_BATCHES and schedule.get("active", 0) > 0:
+            fields = {key: value for key, value in schedule.items() if not key.startswith("_")}
+            role |= {"micro_batches": fields, "discrete": False}
         if profiler.get("all_ranks"):
             return {**role, "all_ranks": True}
         return {**role, "ranks": profiler["ranks"]}
+
+    # --- the hook ---
+
+    def _finish(self, names: Sequence[str]) -> dict[str, Any] | None:
+        """A role's hook is the run's where it sets none. The first one is taken."""
+        chosen: dict[str, Any] | None = None
+        for name in names:
+            profiler = self.profilers[name]
+            hook = {field: profiler.get(field) or self.run.get(field) for field in _HOOK}
+            if chosen is None and hook["finish_hook_cmd"]:
+                chosen = hook
+            elif hook != chosen and hook["finish_hook_cmd"]:
+                self.left_out.append(f"{name}.finish_hook_cmd")
+        if chosen is None:
+            return None
+        command, all_ranks, ranks = (chosen[field] for field in _HOOK)
+        if all_ranks or not ranks:
+            return {"command": command, "all_ranks": bool(all_ranks)}
+        return {"command": command, "ranks": ranks}
 
     # --- options ---
 

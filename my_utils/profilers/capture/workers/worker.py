@@ -32,6 +32,7 @@ from ....core.ranks import check_rank, current_rank
 from ..backends import NoOpBackend
 from ..controller import CaptureController
 from ..hooks import default_controller, play_role, set_default_controller
+from .finish import finish_capture
 
 _logger = logging.getLogger("my_utils")
 _lock = threading.Lock()
@@ -131,3 +132,15 @@ class CaptureWorker:
     def capture_outcomes(self, window_ids: Iterable[str]) -> dict[str, str]:
         """See the function of this name; `ProfileManager.outcomes` calls it."""
         return capture_outcomes(window_ids)
+
+    def finish_capture(self, request: Mapping[str, Any]) -> str:
+        """Starts the command that the driver's configuration has in `finish`, on its ranks.
+
+        request: what `ProfileManager` sends after the last captured step.
+
+        /bin/sh runs it with VERL_PROFILE_SAVE_PATH (the absolute output_dir), VERL_PROFILE_TOOL,
+        VERL_PROFILE_RANK and VERL_PROFILE_PID (of this process), as verl's hook does. Nothing waits
+        for it, and it outlives the process; an exit status that is not 0 is logged. Returns
+        "started", or "not for rank 3". OSError if it cannot be started.
+        """
+        return finish_capture(request, rank=self.capture_rank)
