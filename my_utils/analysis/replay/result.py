@@ -89,6 +89,10 @@ class ReplayVerdict(Verdict):
     operations: int = 0
     slowdown: Slowdown | None = None
 
+    @property
+    def by_replay(self) -> list[ReplayFinding]:
+        return [one for one in self.findings if isinstance(one, ReplayFinding)]
+
     def lines(self, width: int = 100) -> list[str]:
         from .text import terminal_lines
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ...core.ranges import ranks_text
 from ...core.units import count_text, time_text
 from ..verdict.text import causes_line, ending_lines, wrapped
-from .result import ReplayFinding, ReplayVerdict
+
+if TYPE_CHECKING:
+    from .result import ReplayFinding, ReplayVerdict
 
 ALSO_MAX = 3
 NOTES_SHOWN = 2
@@ -36,7 +39,7 @@ def _not_judged(verdict: ReplayVerdict) -> Iterator[str]:
 
 
 def _judged(verdict: ReplayVerdict) -> Iterator[str]:
-    found = [one for one in verdict.findings if isinstance(one, ReplayFinding)]
+    found = verdict.by_replay
     head = headline(found[0]) if found else "NOTHING STANDS OUT"
     ranks = count_text(verdict.judged_ranks, "rank")
     step = time_text(verdict.step_ns * 1e-6)

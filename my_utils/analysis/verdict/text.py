@@ -6,14 +6,16 @@ import functools
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.ranges import ranks_text
 from ...core.units import count_text, ms_text, percent_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, is_costly
 from .last_in_backward_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import change_for, is_collection, next_command, page_path
-from .result import Finding, Verdict
+
+if TYPE_CHECKING:
+    from .result import Finding, Verdict
 
 LINES_MAX = 12
 LEAST_WIDTH, MOST_WIDTH = 60, 120
@@ -184,6 +186,7 @@ def _foot(verdict: Verdict) -> Iterator[str]:
 
 def _of_attempts(verdict: Verdict) -> str:
     """
+    >>> from my_utils.analysis.why import Verdict
     >>> _of_attempts(Verdict("ok", attempts=2, repeated=(35, 39)))
     ' of 2 attempts, steps 35:40 done again'
     >>> _of_attempts(Verdict("ok", older_attempts=1))
@@ -360,6 +363,7 @@ def _objects(count: int) -> str:
 
 def _of_clocks(one: Finding) -> str:
     """
+    >>> from my_utils.analysis.why import Finding
     >>> _of_clocks(Finding("straggler", (12,), detail={
     ...     "gpu_mhz": 1095, "gpu_mhz_others": 1980, "gpu_reason": "thermal"}))
     "rank 12's GPU ran at 1,095 MHz, the others at 1,980: thermal"

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         Report,
         ReportData,
         TensorCheck,
-        Verdict,
     )
+    from .verdict import Verdict
 
 __all__ = [
     "EXIT_DIFFERENT",
@@ -64,7 +64,7 @@ __getattr__, __dir__ = lazy_names(
             "Report",
             "ReportData",
             "TensorCheck",
-            "Verdict",
         ),
+        "tensors.diverge.verdict": ("Verdict",),
     },
 )

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
 from ...core.notebook import html_text, one_screen
 from ...core.public import public
 from ..recordings.recording import Recording, RootCall, TraceEvent, TraceTensorMeta
+from .verdict import Verdict, worst
 
 EXIT_SAME = 0
 EXIT_DIFFERENT = 1
@@ -33,21 +33,6 @@ _EXIT: dict[Status, int] = {
 }
 
 
-@public("my_utils.tensors.diverge")
-class Verdict(enum.StrEnum):
-    """SAME: bit for bit. CLOSE: within the tolerance, or no figure differs where no bits were
-    recorded. UNKNOWN: the recordings do not decide it."""
-
-    SAME = "same"
-    CLOSE = "close"
-    UNKNOWN = "unknown"
-    DIFFERENT = "different"
-
-    @property
-    def agrees(self) -> bool:
-        return self in (Verdict.SAME, Verdict.CLOSE)
-
-
 def plain_type(name: str) -> str:
     """The class of a module without what `fully_shard` adds.
 
@@ -55,14 +40,6 @@ def plain_type(name: str) -> str:
     'Linear'
     """
     return name.removeprefix("FSDP")
-
-
-_ORDER = list(Verdict)
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """The one that decides over all of them; None for none."""
-    return max(verdicts, key=_ORDER.index, default=None)
 
 
 @public("my_utils.tensors.diverge")

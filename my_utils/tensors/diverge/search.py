@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..recordings.recording import TraceEvent, TraceTensorMeta
-from .result import CallCheck, Cause, Difference, Pair, TensorCheck, Verdict
+from .result import CallCheck, Cause, Difference, Pair, TensorCheck
 from .tensors import Rules, check_tensors, differs, listed, only_different
+from .verdict import Verdict
 
 # --- one call ---
 

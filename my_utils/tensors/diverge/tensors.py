@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ...core.lazy_modules import lazy_module
 from ..recordings.recording import TraceTensorMeta
-from .result import Figures, TensorCheck, Verdict
+from .result import Figures, TensorCheck
+from .verdict import Verdict
 
 if TYPE_CHECKING:
     import torch

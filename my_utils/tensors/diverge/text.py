@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ...core.printable import printable
 from ...core.ranges import as_ranges, ranges_text
 from ...core.terminal import table_lines
 from ..recordings.recording import Recording
-from .result import CallCheck, Figures, RankReport, Report, TensorCheck, Verdict, worst
+from .verdict import Verdict, worst
+
+if TYPE_CHECKING:
+    from .result import CallCheck, Figures, RankReport, Report, TensorCheck
 
 _PARTS = ("inputs", "weights", "outputs", "gradients")
 _SHOWN_TENSORS = 8
