@@ -1,6 +1,6 @@
 #include "timing/packed_histogram.h"
 
-#include "base/pb.h"
+#include "base/protobuf.h"
 
 size_t mu_histogram_used(const struct mu_aggregate *from) {
     size_t used = 0;

@@ -9,7 +9,7 @@
 #include "trace/trace.h"
 
 #include "base/digits.h"
-#include "base/pb.h"
+#include "base/protobuf.h"
 
 #include <locale.h>
 #include <stdlib.h>

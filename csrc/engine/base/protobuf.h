@@ -3,8 +3,8 @@
  *
  * All functions write at `out` and return one past the end; the caller has made room.
  */
-#ifndef MU_PB_H
-#define MU_PB_H
+#ifndef MU_PROTOBUF_H
+#define MU_PROTOBUF_H
 
 #include <stddef.h>
 #include <stdint.h>
