@@ -96,7 +96,7 @@ class TestWhatItShows:
         (running,) = (line for line in lines if line.startswith("  1"))
         assert "running" in running and "iter > all_reduce" in running
         assert any(
-            line.startswith("! rank 0: its process is gone and did not end in good order")
+            line.startswith("! rank 0: its process is gone and did not exit cleanly")
             for line in lines
         )
         assert "\x1b" not in done.stdout

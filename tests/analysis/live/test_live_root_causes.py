@@ -205,7 +205,7 @@ class TestTheClosingLines:
             kill(process)
         (line,) = ended_standing_lines([str(logs)], 5.0)
         assert line.startswith("! rank 1 on node-a, step 12, in iter > all_reduce, since ")
-        assert line.endswith("its process is gone and did not end in good order")
+        assert line.endswith("its process is gone and did not exit cleanly")
 
     def test_who_held_up_the_others_when_it_was_ended(
         self, logs: Path, start_rank: Start, monkeypatch: pytest.MonkeyPatch

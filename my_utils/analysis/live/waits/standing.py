@@ -253,7 +253,7 @@ class Standing:
     def _find_gone(self) -> None:
         for rank in self.ranks:
             if rank.state == "dead":
-                text = "its process is gone and did not end in good order"
+                text = "its process is gone and did not exit cleanly"
                 if error := self._usual.error(rank):
                     text = f"its process is gone: {error}"
                 if rank.left_before:
@@ -276,7 +276,7 @@ class Standing:
             count = awaited or (len(stuck) if len(ended) < len(stuck) else 0)
             if count:
                 error = self._usual.error(rank)
-                how = f"with {error}" if error else "in good order"
+                how = f"with {error}" if error else "cleanly"
                 text = f"it ended {how} while {count} of {len(self.ranks)} ranks wait"
                 self._reasons[rank.label].append(("ended", text))
 
