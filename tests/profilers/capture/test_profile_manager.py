@@ -371,11 +371,12 @@ def test_names_of_verl_are_told_all_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         ProfileManager({
             "tool": None, "save_path": "traces", "profile_continuous_steps": True,
-            "global_tool_config": {"nsys": {}}, "steps": [1],
+            "global_tool_config": {"nsys": {}}, "steps": [1], "finish_hook_cmd": "true",
             "roles": {"actor": {"functions": ["f"], "ranks": [], "tool_config": {}}},
         })  # fmt: skip
     for text in (
         "save_path is output_dir here", "profile_continuous_steps is continuous_steps here",
+        "finish_hook_cmd is finish.command here",
         "global_tool_config is options here", "tool: null is enable: false here",
         "tool_config is options here", "ranks: [] of role actor names no rank",
         "ProfileManager.from_verl(config)",
@@ -468,7 +469,7 @@ def test_what_verl_has_and_we_ignore_is_named(caplog: pytest.LogCaptureFixture) 
 SCHEDULE = {"skip_first": 1, "wait": 1, "warmup": 1, "active": 3, "repeat": 2}
 
 
-def of_verl(schedule: dict[str, int], **run: Any) -> ProfileManager:
+def of_verl(schedule: dict[str, Any], **run: Any) -> ProfileManager:
     roles = {"all_ranks": True, "enable": True}
     return ProfileManager.from_verl({
         "global_profiler": {
@@ -487,7 +488,7 @@ def test_a_schedule_of_verl(caplog: pytest.LogCaptureFixture) -> None:
     assert (actor["start_mb"], actor["stop_mb"], actor["stop_iter"]) == (8, 10, 3)
     assert actor["start_profile_names"] == actor["stop_profile_names"] == ["actor_update"]
     assert "global_profiler.profile_continuous_steps beside a schedule" in caplog.text
-    for off in ({}, {**SCHEDULE, "active": 0}):
+    for off in ({}, {**SCHEDULE, "active": 0}, {"wait": 1}, {**SCHEDULE, "active": None}):
         whole = of_verl(off).build_specs_to_arm_at_iter(3, 12)
         assert [spec["window_id"] for spec in whole][-1] == "step3.actor"
 

@@ -66,6 +66,10 @@ _OF_VERL = {
     "profile_continuous_steps": "continuous_steps",
     "global_tool_config": "options",
     "tool_config": "options",
+    "finish_hook_cmd": "finish.command",
+    "finish_hook_ranks": "finish.ranks",
+    "finish_hook_all_ranks": "finish.all_ranks",
+    "schedule": "micro_batches",
 }
 
 _OF_PROFILE = (

@@ -34,6 +34,7 @@ _ACTIVITIES = ("cpu", "cuda")
 _LEFT_OUT = ("relocate_results",)
 _LEFT_OUT_OF_TOOLS = ("profile_token_start", "profile_token_end")
 _HOOK = ("finish_hook_cmd", "finish_hook_all_ranks", "finish_hook_ranks")
+_SCHEDULE = ("skip_first", "wait", "warmup", "active", "repeat")
 _WITHOUT_MINI_BATCHES = ("rollout", "ref")  # a schedule counts those of updates
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*([\w.]+)\s*(?:,(.*))?\}", re.DOTALL)
 _DEPTH_MAX = 20
@@ -151,8 +152,8 @@ class _Translation:
             "discrete": bool(common.get("discrete") if discrete is None else discrete),
         }
         schedule = own.get("schedule") or common.get("schedule") or {}
-        if tool == "torch" and name not in _WITHOUT_MINI_BATCHES and schedule.get("active", 0) > 0:
-            fields = {key: value for key, value in schedule.items() if not key.startswith("_")}
+        fields = {key: schedule[key] for key in _SCHEDULE if schedule.get(key) is not None}
+        if tool == "torch" and name not in _WITHOUT_MINI_BATCHES and fields.get("active", 0) > 0:
             role |= {"micro_batches": fields, "discrete": False}
         if profiler.get("all_ranks"):
             return {**role, "all_ranks": True}
