@@ -29,8 +29,8 @@ TORCH_LIBRARIES = ("c10", "torch", "torch_cpu", "torch_python")
 def include_paths(musa: bool = True) -> list[str]:
     """Folders of the headers of torch_musa, torch, MUSA and muDNN, those that are there.
 
-    torch_musa's go before torch's, whose headers they are, ported. `musa` False leaves out those of
-    the toolkit.
+    torch_musa's headers are ported copies of torch's, so its folders come first. `musa` False
+    leaves out those of the toolkit.
     """
     torchs = [*_toolkit.torch_musa_folders("include"), *cpp_extension.include_paths()]
     return [*torchs, *(_toolkit.folders("include") if musa else [])]
@@ -50,12 +50,13 @@ def MUSAExtension(
 ) -> setuptools.Extension:
     """A setuptools.Extension with the headers and libraries of torch and MUSA.
 
-    Takes the arguments of CUDAExtension; in `extra_compile_args`, a list for all compilers or a
-    dict, stand `cxx`, `mcc` (for .mu) and `mcc_dlink` (a link of device code before the link of the
-    extension). The element "force_mcc" of `cxx` compiles C++ sources with mcc as well, which code
-    with `half` needs. Other keys raise ValueError. `dlink=True` links device code first, against
-    `dlink_libraries`, names of libraries, which imply it; the folders are those of `library_dirs`.
-    The extension finds the libraries of torch and torch_musa where they are now (an rpath).
+    Takes the arguments of CUDAExtension; `extra_compile_args` is a list for all compilers, or a
+    dict with the keys `cxx`, `mcc` (for .mu) and `mcc_dlink` (a link of device code before the link
+    of the extension). The element "force_mcc" of `cxx` compiles C++ sources with mcc as well, which
+    code with `half` needs. Other keys raise ValueError. `dlink=True` links device code first,
+    against the libraries named in `dlink_libraries` (which imply it), searched for in
+    `library_dirs`. The extension finds the libraries of torch and torch_musa where they are now (an
+    rpath).
     """
     flags = kwargs.get("extra_compile_args")
     if isinstance(flags, Mapping):
@@ -110,7 +111,7 @@ def _check_keys(flags: Mapping[str, object]) -> None:
 
 
 class BuildExtension(cpp_extension.BuildExtension):
-    """torch's BuildExtension, that compiles .mu with mcc; other extensions it builds as torch does.
+    """torch's BuildExtension, which also compiles .mu with mcc. It builds others as torch does.
 
     `BuildExtension.with_options(no_python_abi_suffix=True, …)` works as there.
     """

@@ -32,10 +32,10 @@ def load(
 ) -> ModuleType | str:
     """Builds an extension from files and imports it.
 
-    Parameters as torch.utils.cpp_extension.load has them. What was built of the same sources and
-    flags before is loaded without a build (headers are not checked: remove the folder when they
-    change); processes that build at once wait for one another. Built again with changes in one
-    process, the module gets a suffix, `_v1`, since a loaded library cannot be replaced.
+    Parameters as torch.utils.cpp_extension.load has them. What was built before from the same
+    sources and flags is loaded without a build (headers are not checked: remove the folder when
+    they change); processes that build at once wait for one another. A module that is built again
+    with changes in one process gets a suffix, `_v1`, since a loaded library cannot be replaced.
 
     Returns the module, or with `is_python_module=False` the path of the library, loaded into
     torch.ops.
@@ -85,9 +85,9 @@ def load_inline(
 ) -> ModuleType | str:
     """Builds an extension from texts and imports it; see `load`.
 
-    `#include <torch/extension.h>` and what `functions` needs for Python (names, or names with
-    docstrings) are added to the C++ text, torch's and MUSA's headers to the MUSA text; with
-    `no_implicit_headers` no headers, which compiles faster.
+    `#include <torch/extension.h>` and bindings of `functions` (names, or names with docstrings) are
+    added to the C++ text, and torch's and MUSA's headers to the MUSA text. With
+    `no_implicit_headers` no headers are added, which compiles faster.
     """
     folder = Path(build_directory) if build_directory is not None else _default_folder(name)
     folder.mkdir(parents=True, exist_ok=True)

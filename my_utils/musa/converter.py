@@ -77,7 +77,7 @@ def convert_project(
     """Converts all Python files below `root`, one after the other in order of path.
 
     Parameters:
-        root: a folder, or one file. Links, and folders whose names begin with a dot, are passed by.
+        root: a folder, or one file. Links, and names that begin with a dot, are ignored in it.
         launch: the scripts that are started; each imports torch_musa afterwards.
         excluded: files and folders to leave alone, from the working directory or from `root`.
         write: False to change no file.

@@ -49,7 +49,7 @@ SHOWN = 30  # names in the printed report
 
 @dataclass
 class Unmapped:
-    """A name of CUDA that no rule maps: how often it came, and where first."""
+    """A name of CUDA that no rule maps: how often it occurs, and where first."""
 
     name: str
     count: int
@@ -122,8 +122,8 @@ class SimplePorting:
         ignore_dir_paths: folders to leave out with all below them, from the working directory or
             from `cuda_dir_path`.
         mapping_rule: a mapping of old to new text. It matches any part of the text; where it meets
-            a default rule, it wins. Also accepted in second place, with `drop_default_mapping` and
-            `mapping_dir_path` after it.
+            a default rule, it wins. Also accepted as the second argument, with
+            `drop_default_mapping` and `mapping_dir_path` after it.
         drop_default_mapping: use no rules but those given.
         mapping_dir_path: a folder of JSON files, each an object of old and new text, used like
             `mapping_rule`, which wins over them.
@@ -184,9 +184,9 @@ class SimplePorting:
     def run(self, *, check: bool = False) -> PortingReport:
         """Ports the folder. With `check` nothing is written, and the report says what would be.
 
-        A file that cannot be read or written is an entry of `errors`; the others are done.
-        ValueError when two files would get the same name, FileExistsError when the output is there
-        and is not a port's.
+        A file that cannot be read or written is an entry of `errors`; the others are ported.
+        ValueError when two files would get the same name, FileExistsError when the output exists
+        and no port made it.
         """
         plan, rules = self._prepare()
         output = Output(self.output)

@@ -34,7 +34,7 @@ def _base() -> Any:
 
 
 class TimerCallback:
-    """Records the stages of a training, as `my_utils run` does, from its begin to its end.
+    """Records the stages of a training run, as `my_utils run` does, from its beginning to its end.
 
     log_dir: where the files go, unless GlobalLogger was set up before.
 

@@ -119,8 +119,8 @@ class Summary(Record):
         self.errors.extend(result["errors"])
 
     def messages(self) -> list[str]:
-        """One line a kind of trouble; notes of one kind out of several files are added up. What
-        came out of files has no control characters in it."""
+        """One line for each kind of problem; notes of one kind from several files are added up.
+        Control characters in texts from files are escaped."""
         merged: dict[str, Note] = {}
         for note in self.notes:
             first = merged.get(note.kind)
@@ -133,7 +133,8 @@ class Summary(Record):
 
 
 class Options(Record):
-    """How to convert. See csv_to_trace. `on_progress` is given the bytes read, and those in all."""
+    """How to convert. See csv_to_trace. `on_progress` is called with the bytes read, and those in
+    all."""
 
     def __init__(
         self,
@@ -187,8 +188,8 @@ def csv_to_trace(
         out_json: the trace. `.json`, `.pftrace` and `.perfetto-trace`, each also with `.gz`, say
             the format when `format` is None; any other name means JSON.
         format: "json" for Chrome's JSON, "perfetto" for Perfetto's protobuf, a quarter of the size.
-        layout: "ranks", a process a rank and a track a thread; "seed", the layout of the script
-            that this function replaces (JSON only).
+        layout: "ranks", a process for each rank and a track for each thread; "seed", the layout of
+            the script that this function replaces (JSON only).
         ranks: convert only these.
         steps: convert only steps from the first to before the second.
         stages: a regular expression; convert only stages in whose name it is found.
@@ -199,7 +200,7 @@ def csv_to_trace(
         rank: the rank of the input, instead of that in its name.
 
     Returns:
-        What was converted. What could not be used is warned about with ConversionWarning, once a
+        What was converted. What could not be used is warned about with ConversionWarning, once per
         kind, with its place; the rest is in the trace.
 
     Raises:

@@ -30,11 +30,12 @@ SCATTER = 0.2  # of the ranks' scatter, that may be left within the two groups
 
 
 def compare(a: Side, b: Side, warmup: int | None = None) -> Difference:
-    """B against A.
+    """Compares B with A.
 
-    a, b: the runs of each side, one or more, as `load_steps` gives them. They get the same stages.
+    a, b: the runs of each side, one or more, as `load_steps` gives them. `compare` changes them:
+    all get the same stages, and keep only the compared steps.
     warmup: how many steps at the beginning of each run are left out; by default the longest warm-up
-    of all of them. ValueError for a side without a run.
+    of all runs. ValueError for a side without a run.
 
     >>> noise = np.random.default_rng(0).normal(1e6, 1e4, (2, 200))
     >>> sides = [[RunSteps(["a", "untimed"], np.stack([took, took / 9], 1)[None])]

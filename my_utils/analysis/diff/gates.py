@@ -38,8 +38,9 @@ class GateData(TypedDict):
 
 @dataclass(frozen=True)
 class Gate:
-    """name: "iter", "memory", "throughput" or the path of a stage. limit: what B may have more than
-    A, a share; of the throughput, what it must have more. text: as it was given."""
+    """name: "iter", "memory", "throughput" or the path of a stage. limit: how much more B may have
+    than A, as a share; for the throughput, how much more it must have. text: the limit as it was
+    given."""
 
     name: str
     limit: float
@@ -70,7 +71,7 @@ class GateResult:
 
 
 def parse_gate(text: str) -> Gate:
-    """ValueError if it is not a limit.
+    """The limit that a text stands for; ValueError if the text is none.
 
     >>> parse_gate("iter:+2%").limit, parse_gate("forward/attn: 1.5 %").name
     (0.02, 'forward/attn')
@@ -85,9 +86,10 @@ def parse_gate(text: str) -> Gate:
 
 
 def judge_gate(gate: Gate, found: Difference) -> GateResult:
-    """Failed if the whole interval exceeds the limit, passed if it is within, else undecided.
+    """Failed if the whole interval exceeds the limit, passed if it is within the limit, else
+    undecided.
 
-    A figure of one run a side that has no interval is taken as it is.
+    A figure without an interval (one run on a side) is compared as it is.
     """
     if found.step is None:
         return GateResult(gate, "undecided", reason=f"not compared: {found.reason}")

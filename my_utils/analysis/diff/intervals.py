@@ -30,8 +30,8 @@ _LOG_MAX = math.log(sys.float_info.max)
 
 @dataclass(frozen=True)
 class Interval:
-    """A relative difference of B from A, and where it is with all but certainty: shares, 0.02 is
-    2 % more. sees: the smallest difference that would have been found nine times in ten.
+    """A relative difference of B from A with its confidence interval, as shares: 0.02 is 2 % more.
+    sees: the smallest difference that would have been found nine times in ten.
 
     >>> Interval(0.04, 0.03, 0.05, 0.012).differs
     True

@@ -27,12 +27,12 @@ class NothingToCompare(ValueError):
 class RunSteps:
     """One run of R ranks and S steps that all ranks have.
 
-    stages: K paths, what no stage covers ("untimed") last. parts: what each took without the stages
-    inside it, ns, an array R × S × K; over K it adds up to the step. warmup: how many steps at the
-    beginning take longer; S where it never ends. memory: peak bytes of a step, over the ranks,
-    array S, by the counter's name. items: "samples" and "tokens" of all ranks in a step, arrays S,
-    where recorded. path: where it was read from. problems: what could not be read. by_host: if the
-    times are those of the GPU, the same run by the times of its hosts.
+    stages: K paths; the last is "untimed", what no stage covers. parts: the time of each without
+    the stages inside it, in ns, an array R × S × K; the sum over K is the step. warmup: how many
+    steps at the beginning take longer; S where the warm-up never ends. memory: peak bytes of a
+    step, over the ranks, array S, by the counter's name. items: "samples" and "tokens" of all ranks
+    in a step, arrays S, where recorded. path: where it was read from. problems: what could not be
+    read. by_host: if the times are those of the GPU, the same run with the times of its hosts.
 
     >>> run = RunSteps(["forward", "untimed"], np.ones((2, 30, 2)))
     >>> run.step_ns.shape, float(run.step_ns[0])
@@ -65,8 +65,8 @@ def load_steps(
     """The steps of one run.
 
     path: its log directory, or a profile CSV, journal or glob. ranks, steps: only these, by default
-    all; steps is a half-open range. renames: the new names of stages; what is
-    inside a stage comes with it.
+    all; steps is a half-open range. renames: new paths by old paths of stages; the stages inside a
+    renamed one get the new path too.
 
     Raises NothingToCompare, a ValueError, where no rank can be read. Thread-safe.
     """

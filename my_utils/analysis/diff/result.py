@@ -126,9 +126,9 @@ def _finite(value: float) -> float | None:
 class StageDifference:
     """A stage without those inside it.
 
-    interval: how much more of a step of A it takes on B; the shares of all stages add up to that
-    of the step. own: how much more of itself. ranks: those that have it, () for all. a_ns, b_ns: a
-    step, the mean of the ranks.
+    interval: how much longer it takes on B, as a share of A's step; the shares of all stages add up
+    to that of the step. own: the same as a share of the stage on A. ranks: those that have the
+    difference, () for all. a_ns, b_ns: its time in a step, the mean of the ranks.
     """
 
     stage: str
@@ -181,10 +181,10 @@ class FigureDifference:
 class Difference:
     """Two sides of runs, A and B.
 
-    status: of B against A. reason: why they are not compared. step: of the time of a step. stages:
-    the one with the largest difference first. runs: how many each side has. within: one side has
-    one run, so that nothing is known of how much runs differ. steps: how many of each run count,
-    after warmup. a_ns, b_ns: the trimmed mean of a step.
+    status: of B against A. reason: why they are not compared. step: the difference of the step
+    time. stages: the one with the largest difference first. runs: how many each side has. within: a
+    side has one run, so how much runs differ is not known. steps: how many of each run count, after
+    warmup. a_ns, b_ns: the trimmed mean of a step.
 
     >>> Difference("not compared", reason="12 steps, 20 are needed").lines()
     ['NOT COMPARED: 12 steps, 20 are needed']

@@ -94,16 +94,16 @@ def snapshot(
 ) -> SnapshotData:
     """What the ranks of a run do, as plain data that goes into JSON.
 
-    log_dir: the log directory of the run, or several that its ranks share out among them.
+    log_dir: the log directory of the run, or several if its ranks write to different ones.
     ranks: the ranks to include; all by default.
-    stuck_after_s: seconds without a sign of life after which a rank counts as silent (at least two
-        of its beats: 1 s where its journal is, 4 s elsewhere). Also the seconds without a stage
-        that begins or ends after which the ranks are searched for one that the others wait for.
-    hung_after_s: check whether the run hangs. Suspects are then only ranks that are gone, or
-        that have been silent or without progress for so many seconds. It replaces `stuck_after_s`.
+    stuck_after_s: seconds without a sign of life after which a rank counts as silent (at least 1 s
+        where its journal is read, 4 s elsewhere: two of its beats). If no stage begins or ends for
+        `stuck_after_s`, the ranks are searched for one that the others wait for.
+    hung_after_s: check whether the run hangs. Suspects are then only ranks that are gone, or that
+        have been silent or without progress for this many seconds. It replaces `stuck_after_s`.
     flight_recorder: a directory with dumps of torch's flight recorder, one a rank, or the beginning
-        of their paths as torch knows it from TORCH_FR_DUMP_TEMP_FILE. Nothing in them is executed:
-        of pickles only plain data is taken.
+        of their paths, as in TORCH_FR_DUMP_TEMP_FILE. Nothing in them is executed: only plain data
+        is read from pickles.
 
     `SnapshotData` and the types in its file, `analysis/live/result.py`, say what the keys mean;
     docs/schema/live.json is the same as a JSON Schema. Later versions only add keys (`version` is

@@ -109,8 +109,8 @@ def read_record(data: bytes) -> StackRecord:
 def own_stacks() -> list[Thread]:
     """The Python stacks of all threads of this process, the first thread first.
 
-    They are read by addresses, without the interpreter's lock: threads run on meanwhile. Values of
-    locals are not read. RuntimeError if `why_off` says why not. Thread-safe.
+    They are read from memory without the GIL, while the threads continue. Values of locals are not
+    read. RuntimeError if stacks cannot be read; `why_off` says why. Thread-safe.
 
     >>> def work():
     ...     return own_stacks()[0].frames

@@ -61,8 +61,8 @@ def wait_for_stacks(
     ranks: Collection[int] | None = None,
     timeout_s: float = WAIT_S,
 ) -> Stacks:
-    """The records of the ranks that live, their first processes; who has not answered in time is
-    among the missing."""
+    """Waits for the records of the ranks that live, each from its first process. A rank that has
+    not answered in time is in `missing`."""
     folder = captures_folder(log_dir)
     found = [rank for rank in find_ranks(os.fspath(log_dir), only=ranks).ranks if rank.worker == 0]
     alive = {rank.label for rank in found if rank.alive}

@@ -32,10 +32,10 @@ def holds_operations(paths: Sequence[str]) -> bool:
 
 
 def read_operations(paths: str | Sequence[str]) -> Operations:
-    """The operations of a run in files of other tools.
+    """Reads the operations of a run from files of other tools.
 
     paths: one table (CSV or Parquet), or folders and files of torch.profiler's traces, one a rank,
-    or databases of Nsight Systems, one a rank. In memory are the columns alone.
+    or databases of Nsight Systems, one a rank. Only the columns stay in memory.
 
     Raises ValueError for a file that holds no operations, OSError where it cannot be read, and
     ImportError where pyarrow is needed and absent. Thread-safe.
@@ -64,7 +64,7 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     """What bounds a run: by replay where its ranks recorded that they meet inside a stage, else by
     the rules.
 
-    warmup: so many steps at the beginning are left out; by default those that clearly take longer,
+    warmup: how many steps at the beginning are left out; by default those that clearly take longer,
     see `docs/runs/verdict.md`. Thread-safe; the run is not changed.
 
     Raises TypeError and ValueError for a warmup that is not a whole number from 0 up.

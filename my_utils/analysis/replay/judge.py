@@ -47,11 +47,11 @@ def judge_operations(
 ) -> ReplayVerdict:
     """What bounds the run that did these operations.
 
-    operations: in any order. paths: for the text. warmup: steps at the beginning that are left
-    out; None for those that take longer, where the steps are consecutive. least_share: what the
-    first finding costs at least, as a share of a step. "not judged", with the
-    reason, where the replay does not give the measured steps, or fewer than three steps are left.
-    Thread-safe.
+    operations: in any order. paths: the files, for the text. warmup: how many steps at the
+    beginning are left out; None leaves out those that take longer, where the steps are consecutive.
+    least_share: what the first finding must cost at least, as a share of a step. The status is "not
+    judged", with the reason, if the replay does not reproduce the measured steps, or if fewer than
+    three steps are left. Thread-safe.
 
     >>> import numpy as np
     >>> none = np.zeros(0, np.int64)

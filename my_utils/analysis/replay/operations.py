@@ -24,7 +24,7 @@ WIDTH_MAX = 1 << 40  # of a column whose numbers are counted as they are
 class Operations:
     """One row an operation, in any order; all columns have the same length.
 
-    rank, step: numbers. lane: what runs one after the other on a rank, as a thread or a stream.
+    rank, step: numbers. lane: a thread or stream of a rank, in which one operation runs at a time.
     name: an index into `names`. begin_ns, end_ns: on one clock for all ranks of a step.
     meeting: rows with the same number meet; -1 where it meets nobody. side: TOGETHER in a
     collective, SEND or RECEIVE in a point-to-point call.

@@ -41,11 +41,11 @@ class Evidence:
 @public("my_utils.analysis.why")
 @dataclass
 class ReplayFinding(Finding):
-    """A finding whose saving is a replay.
+    """A finding whose saving was computed by a replay.
 
-    claim: what is claimed, in plain words. pipeline_stage: that of the ranks, where it is one.
+    claim: what is claimed, in plain words. pipeline_stage: that of the ranks, if all share it.
     low, high: the 95 % interval of the saving as a share of the step. steps: those concerned, ()
-    for all. evidence: the operations in which the time is lost, the first the most.
+    for all. evidence: the operations in which the time is lost, most first.
     """
 
     kind: Kind
@@ -58,7 +58,7 @@ class ReplayFinding(Finding):
     evidence: list[Evidence] = field(default_factory=list)
 
     def as_data(self) -> FindingData:
-        """As of a Finding, with these fields, too."""
+        """As `Finding.as_data`, with these fields, too."""
         return {
             **super().as_data(),
             "claim": self.claim,
@@ -73,11 +73,11 @@ class ReplayFinding(Finding):
 @public("my_utils.analysis.why")
 @dataclass
 class ReplayVerdict(Verdict):
-    """A verdict whose promises are replays.
+    """A verdict whose savings were computed by replays.
 
-    replay_off: how far the replay with nothing changed is from the measured step, at most, as a
-    share. unknown_share: of the step, what equal ranks and equal steps would not have and no
-    finding explains. slowdown: against an ideal in which every kind takes its usual time.
+    replay_off: how far a replay with nothing changed is from the measured step at most, as a share.
+    unknown_share: the share of a step that equal ranks and steps would not have and that no finding
+    explains. slowdown: against an ideal in which every kind of operation takes its usual time.
 
     >>> ReplayVerdict("not judged", reason="no operations").lines()[0]
     'NOT JUDGED: no operations'
@@ -102,7 +102,7 @@ class ReplayVerdict(Verdict):
         return "\n".join(["```", *self.lines(200), "```"]) + "\n"
 
     def as_data(self) -> VerdictData:
-        """As of a Verdict, with `replay`: its error, the unknown share, and the slowdown."""
+        """As `Verdict.as_data`, with `replay`: its error, the unknown share, and the slowdown."""
         data = super().as_data()
         ideal = self.slowdown
         replay: ReplayData = {

@@ -92,12 +92,12 @@ class Report:
     stragglers: the ranks that are slow, the most expensive first; empty where ranks are not judged.
     stages: a row a stage; its columns are those of `my_utils.analysis.report.tables.stage_table`.
     stages_by_rank: rank, stage, count, total_s, self_s, mean_ms.
-    steps: a row a step: step, median_ms; without the stages in which ranks wait busy_ms (the
-        median), busy_low_ms and busy_high_ms (10 % and 90 % of the ranks), busy_max_ms and
-        busiest_rank; where ranks wait for one another also rank (that they waited for), stage (in
-        which it lost the time), lost_ms and cost_s (of all ranks together).
-    waits: a row a step and synchronising stage: step, sync, rank, late_ms (behind the second),
-        cost_s, stage, lost_ms.
+    steps: a row a step: step, median_ms; busy_ms (the median without the stages in which ranks
+        wait), and of the same times busy_low_ms and busy_high_ms (10 % and 90 % of the ranks),
+        busy_max_ms and busiest_rank; where ranks wait for one another also rank (that they waited
+        for), stage (in which it lost the time), lost_ms and cost_s (of all ranks together).
+    waits: a row a step and synchronising stage: step, sync, rank, late_ms (after the last rank but
+        one), cost_s, stage, lost_ms.
     ranks: a row a rank: rank, host, its parallel groups, step_ms, waited_s (for others), cost_s
         (that the others waited for it), last_step, rows, bad_rows, dropped, open, attempts,
         clock_error_s.
@@ -109,7 +109,7 @@ class Report:
     heat: the excess of a stage over the median as a matrix of ranks and steps, for the plot.
     verdict: what bounds the run, as `my_utils why` says it; the page and the command begin with it.
         It has its own rules (docs/runs/verdict.md): two ranks are enough for it, and what it names
-        need not be among the stragglers, which are judged by chance.
+        need not be among the stragglers, which pass a statistical test.
     source: what it was read from.
 
     Written by `to_json`, `save_csv`, `save_html` and `save_figures`.
@@ -196,8 +196,8 @@ class Report:
         """One file that opens in a browser without anything else: the page of `my_utils report`,
         with the tables of this report in it. The files that were analysed are read once more.
 
-        links: by the place of a straggler, the trace of its worst step. "-" and "/dev/stdout" are
-        written to, a directory is refused.
+        links: the trace of the worst step of a straggler, by its place in `stragglers`. The path
+        may be "-" or "/dev/stdout"; a directory is refused.
         """
         from .run_page import page_of_report
 
@@ -246,23 +246,23 @@ def analyze(
     Needs pandas.
 
     Args:
-        paths: log directories, CSVs, journals or globs of them; one or several. Clocks are taken
-            as they stand in the files, aligned by `my_utils.clockSyncUtils`; offsets that are left
-            show in the ends of a synchronising stage and are taken off.
+        paths: log directories, CSVs, journals or globs of them; one or several. Times are taken
+            from the files, where `my_utils.clockSyncUtils` may have aligned them; offsets of clocks
+            that are left show in the ends of a synchronising stage and are subtracted.
         ranks: only these; all by default.
         steps: only these, a half-open range (10, 20); all by default.
         engine: "local" reads here, "ray" on the cluster that the process is connected to or that
-            RAY_ADDRESS names, which must see the same paths; the results are equal.
+            RAY_ADDRESS names. The cluster must see the same paths; the results are equal.
         sync: a regular expression that is searched for in the paths of stages ("iter/all_reduce"):
             in those it finds ranks wait for one another. Without it they are inferred.
-        warmup: so many steps at the beginning are left out of comparisons; by default the first
+        warmup: how many steps at the beginning are left out of comparisons; by default the first
             and those after it that clearly take longer than the rest, as in the verdict.
         memory_limit: how much of the stages' times stays in memory, such as "256MB"; what exceeds
             it goes to a temporary file.
         parquet: a folder to which all stages are written, partitioned by rank; needs pyarrow.
         torch_traces: traces of torch's profiler (.json, .json.gz), from which the overlap of
             communication with compute is counted.
-        on_progress: called with the number of ranks that are read, and of all.
+        on_progress: called with the number of ranks that were read so far, and of all ranks.
 
     Raises:
         ReportError: there are no stages to report on.

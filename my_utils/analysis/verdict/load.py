@@ -50,13 +50,13 @@ def load_run(
 
     paths: log directories, CSVs, journals or globs of them; one or several, which are one run.
     ranks: only these; all by default. steps: only these, a half-open range; all by default.
-    least_share, stages_max: a stage inside another counts into that one where it takes less than
-    this share of all time, or where there are more stages than that. on_rank: called with all rows
-    of each rank once they are read, by several threads.
+    least_share, stages_max: a stage inside another one counts as part of it if it takes less than
+    `least_share` of all time, or if there are more than `stages_max` stages. on_rank: called with
+    all rows of each rank once they are read, by several threads.
 
-    Of a process that was started again, both attempts count where `my_utils run` recorded them, and
-    steps are counted through; elsewhere each step counts from the last attempt that did it, and
-    what began again at the first step is another run, of which the last counts. Thread-safe.
+    If a process was started again and `my_utils run` recorded both attempts, both count, and steps
+    are numbered through. Else each step counts from the last attempt that did it; an attempt that
+    began again at the first step is another run, and only the last run counts. Thread-safe.
 
     Raises NothingToJudge, a ValueError, where no rank can be read.
     """

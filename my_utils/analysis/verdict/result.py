@@ -251,12 +251,12 @@ class VerdictData(TypedDict):
 class Finding:
     """One thing that costs time.
 
-    kind: see `my_utils.analysis.verdict.kinds`. ranks: those named, () where none is. hosts: what
-    they share, if they are all ranks of these hosts. stage: its path, None if it is not known.
+    kind: see `my_utils.analysis.verdict.kinds`. ranks: those named, () where none is. hosts: those
+    of the ranks, if these are all ranks of the hosts. stage: its path, None if it is not known.
     cost_ns_a_step: what it costs each step, in ns of the run's time; share: of the step.
     saves_ns_a_step: how much shorter a step is without it; 0.0 if that cannot be known from
-    outside. since_step: the first step of it, None if it was always so. inferred: where ranks
-    wait was found in the times, and not recorded. detail: figures for the text, times in ns.
+    outside. since_step: the first step of it, None if it was always so. inferred: where ranks wait
+    was not recorded, but found in the times. detail: figures for the text, times in ns.
     """
 
     kind: Kind
@@ -298,9 +298,9 @@ def _plain(value: Any) -> Any:
 class Verdict:
     """What bounds a run.
 
-    status: "ok", nothing costs 10 % of a step and all that was needed was there; "found";
-    "not judged", then `reason` says why. findings: the most costly first; of a run that is ok only
-    what is worth knowing ("not judged inside", "compute", "warm-up").
+    status: "ok", nothing costs 10 % of a step, and no data that the verdict needs was missing;
+    "found"; "not judged", then `reason` says why. findings: the most costly first; of a run that is
+    ok only what is worth knowing ("not judged inside", "compute", "warm-up").
     warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
     attempts, older_attempts, repeated, ending: as in RunData.
     step_ns: the mean of a judged step. hangs: a process that is alive makes no progress, if

@@ -75,25 +75,26 @@ class RunData:
     begins, ends: of the first and the last run of a stage in a step, each on its rank's own clock,
         counted from the begin of the run. NaN where the rank did not have the stage in the step.
     totals: what a stage took in a step, without the stages inside it; 0 if it did not run.
-    step_begins: when each step began on each rank. step_ns: from its begin to the begin of the next
-        step, of the last step to its last end. NaN where the rank has no such step. What no stage
-        covers (`untimed`) is step_ns less the totals.
+    step_begins: when each step began on each rank. step_ns: from its beginning to that of the next
+        step; the last step ends with its last stage. NaN where the rank has no such step. What no
+        stage covers (`untimed`) is step_ns less the totals.
     sync_points: where ranks meet, if the run recorded it; None if it did not, then it is inferred.
     peers: of each rank the number of its pipeline stage; only ranks with the same one are compared.
     device: where the model computes. gpu: None without GPU times.
-    counters: "samples" and "tokens" of a step, "rss_bytes", "allocated_bytes" at its end, and what
-        the host took from it, see `causes`, the worker of the loader that did most meanwhile, and
-        how the GPU was, where recorded: arrays rank × step, NaN where missing.
+    counters: arrays rank × step of what was recorded, NaN where missing: "samples" and "tokens" of
+        a step, "rss_bytes" and "allocated_bytes" at its end, what the host took from it (see
+        `causes`), what the busiest worker of the loader did meanwhile, and the state of the GPU.
     clock_error_ns: the bound of the clocks' error between ranks, None if they are not aligned.
     ended: of each rank, whether its process ended normally. problems: what could not be read,
         a sentence each. workload: what was recorded once, such as "num_workers".
-    paths: what it was read from. running: whether a process of it lives. command: that `my_utils
-        run` was given. ending: how it ended, "" where that was as it should.
+    paths: what it was read from. running: whether a process of it lives. command: the one passed to
+        `my_utils run`. ending: how the run ended, "" if it ended normally.
     attempts: how many starts of the processes count; older_attempts: how many do not, because a
         later one began again at the first step. repeated: the first and the last of the steps that
-        were done again, of which the last copy counts. renumbered: the steps of attempts all begin
-        at 0 in the files, and are counted through. begins_anew: whether a step is the first of an
-        attempt on a rank, an array R × S: the time before it is not a step's. None: there is one.
+        were done again, of which the last copy counts. renumbered: whether in the files the steps
+        of each attempt begin at 0; here they are numbered through. begins_anew: whether a step is
+        the first of an attempt on a rank, an array R × S: the time before it is not a step's. None
+        if there is one attempt.
     ready: when the buckets of DDP were ready inside backward, None if it was not recorded.
     recorded: the ranks that recorded where they meet, for a replay.
     """

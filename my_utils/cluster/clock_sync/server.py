@@ -35,8 +35,8 @@ class ClockServer:
     secret: clients must know it; None lets everybody ask.
     clock: the time in ns, CLOCK_REALTIME by default.
 
-    OSError when the address cannot be had. `served` and `refused` count sessions. `close` ends the
-    threads; a `with` block calls it. Thread-safe.
+    OSError when it cannot listen at the address. `served` and `refused` count sessions. `close`
+    ends the threads; a `with` block calls it. Thread-safe.
 
     >>> from my_utils.cluster.clock_sync.client import measure
     >>> with ClockServer() as server:

@@ -82,15 +82,16 @@ class SocketClockSynchronizer:
         retries: int = 3,
         clock: Clock = time.time_ns,
     ) -> ClockOffset:
-        """Compares the clocks of two processes that both call this; the offset of the server's.
+        """Compares the clocks of two processes that both call this; returns the offset of the
+        server's.
 
         is_server: True answers one client and returns an offset of 0. False asks the server.
         port: the same on both sides, from 1 to 65535; there is no default.
         rounds: messages there and back. timeout_s: for one attempt, the wait for the other side
             included. retries: further attempts where one fails.
 
-        ClockSyncError when no attempt came through, or there is another program at that port.
-        TypeError and ValueError name the argument.
+        ClockSyncError when no attempt succeeds, or another program listens at that port. TypeError
+        and ValueError name the argument.
         """
         _check(rounds, timeout_s)
         check_int("retries", retries, 0)
@@ -140,11 +141,11 @@ class ClockSynchronizer:
         timeout_s: float = 30.0,
         clock: Clock = time.time_ns,
     ) -> ClockOffset:
-        """Compares two ranks by torch.distributed's send and recv; the offset of the server's
-        clock on the other rank, 0 on the server. Both call it.
+        """Compares the clocks of two ranks by torch.distributed's send and recv; both call it.
+        Returns the offset of the server's clock on the other rank, 0 on the server.
 
-        peer_rank: the other one, in the whole job. group: by default all. rounds: messages there
-            and back, the same on both.
+        peer_rank: the other rank, by its number in the whole job. group: by default all ranks.
+            rounds: messages there and back, the same on both.
         timeout_s: for each message; gloo does not use the connection again after one is missed.
 
         ClockSyncError when the other rank does not answer, or a clock was set meanwhile.

@@ -89,8 +89,8 @@ def etcd_barrier(
     - EtcdBarrierTimeout, a TimeoutError: some did not join in time. `missing` lists their ranks.
     - EtcdBarrierBroken, an EtcdBarrierTimeout: a participant joined, and died or left while others
       waited. The others learn it when its lease ends, before their own time is over. If it died
-      before any of them came, they may learn it at the end of their time only.
-    - EtcdBarrierError, which both are: etcd refused the call; or another process came as this rank.
+      before any of them came, they may learn it only at the end of their time.
+    - EtcdBarrierError, their base: etcd refused the call, or another process came as this rank.
 
     A participant that got one of these errors may call again, which is the next round. One that
     joins after the end of a round waits in the next round.

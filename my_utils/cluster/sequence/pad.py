@@ -36,7 +36,7 @@ def pad_for_sequence_parallel(
     world_size: int | None = None,
     side: Side = "right",
 ) -> torch.Tensor:
-    """The tensor with `dim` made the next multiple of `world_size`.
+    """The tensor, padded so that the size of `dim` is the next multiple of `world_size`.
 
     tensor: any dtype and device, one dimension at least.
     padding_value: what the new elements hold; the dtype must be able to.
@@ -48,8 +48,8 @@ def pad_for_sequence_parallel(
     side: where the new elements go, "right" (behind the sequence) or "left".
 
     A tensor that fits already is returned itself, not a copy. Gradients of the padding are dropped.
-    It makes one graph under `torch.compile`, in which the default is a constant. Keep
-    `tensor.shape[dim]` for `remove_pad_by_value`.
+    It makes one graph under `torch.compile`, in which the default of `world_size` is a constant.
+    Keep `tensor.shape[dim]` for `remove_pad_by_value`.
 
     TypeError and ValueError name the argument.
 
@@ -96,11 +96,11 @@ def remove_pad_by_value(
 ) -> torch.Tensor:
     """The tensor without its padding: a view of it.
 
-    padding_value, dim, side: as they were given to `pad_for_sequence_parallel`.
+    padding_value, dim, side: as passed to `pad_for_sequence_parallel`.
     original_length: `tensor.shape[dim]` before the padding, which makes the way back exact.
 
     Without `original_length` every slice at that end which holds nothing but `padding_value` is
-    taken off (NaN matches NaN), and so is real data that ends in such slices; the first such call
+    removed (NaN matches NaN), and so is real data that ends in such slices; the first such call
     warns. It then reads the tensor back from its device, and breaks the graph of `torch.compile`.
 
     TypeError and ValueError name the argument.

@@ -50,8 +50,8 @@ class CaptureBackend:
     twice, or without a start: then nothing is captured or written. A `with` block starts and stops
     one by hand.
 
-    not_recording: why the start that was last captures nothing, where it raised nothing and has
-        warned; the window is `failed` then, and is not stopped. None: it captures.
+    not_recording: why the last start captures nothing, if it warned instead of raising; the window
+        is then `failed`, and is not stopped. None if it captures.
     """
 
     not_recording: str | None = None

@@ -74,14 +74,14 @@ class CaptureState(enum.StrEnum):
 
 @public("my_utils.profiling.capture_controller")
 class CaptureController(_core.CaptureWindows):
-    """Starts and stops a backend as hooks meet the windows that are armed.
+    """Starts and stops a backend when hooks reach the armed windows.
 
     backend: what is started and stopped; see `my_utils.profiling.backends`.
     logger: for messages; the package's by default.
 
     `on_enter(event)` and `on_exit(event, raised=False)` are called by the profiled functions, or by
-    `hook`, `wrap` and `attach`. They raise only TypeError, if it is not a `HookEvent`,
-    and let an exception of the function through.
+    `hook`, `wrap` and `attach`. They raise only TypeError, if the event is not a `HookEvent`, and
+    let an exception of the function through.
 
     One window is open at a time. If several could open at the same moment, the one that was armed
     first opens. The outcome of a window, in the log and in `outcomes`:
@@ -96,15 +96,16 @@ class CaptureController(_core.CaptureWindows):
         overlapped  never opened: another window was open at its moment
 
     A window belongs to the call that opened it, in whatever thread or task that runs. The end of a
-    call is found by its event, where that is the one of its beginning, and else by the context
-    (contextvars): the innermost call of that name whose iteration, micro-batch, role and rank fit.
+    call is found by its event, if the same object reported the beginning. Else it is found by the
+    context (contextvars): the innermost call of that name whose iteration, micro-batch, role and
+    rank fit.
 
     `outcomes` keeps the newest 1,000 windows that have ended, the latest at its end.
 
     Each window opens once. Arming an id that waits replaces it; one that is open stays, and `arm`
     raises RuntimeError. An open window is closed by `close`, at the end of a `with` block and when
     the process exits. A forked child has none.
-    All methods may be called from any thread; hooks that the backend itself runs into are left out.
+    All methods may be called from any thread; hooks that the backend itself triggers are ignored.
     """
 
     @renamed_parameters(
@@ -169,8 +170,8 @@ class CaptureController(_core.CaptureWindows):
         return self.reported() | marked_names
 
     def never_reported(self, spec: CaptureSpec) -> list[str]:
-        """The functions of a window that no hook has reported while a window waited, nor was made
-        for: mostly names that are spelt wrong."""
+        """The functions of a window that no hook has reported while a window waited, and that no
+        hook was made for: mostly misspelt names."""
         used = [*spec.start_profile_names]
         if spec.stop_policy == StopPolicy.ON_STOP_PROFILE_NAME:
             used += spec.stop_profile_names
@@ -178,8 +179,8 @@ class CaptureController(_core.CaptureWindows):
         return [name for name in dict.fromkeys(used) if name not in known]
 
     def disarm(self, window_id: str | None = None) -> bool:
-        """Takes one window back, or all by default, and closes an open one. Returns whether there
-        was any."""
+        """Cancels one window, or all by default, and closes an open one. Returns whether there was
+        any."""
         if window_id is not None:
             return self.disarm_window(window_id)
         open_id, armed = self.pending()
@@ -188,8 +189,8 @@ class CaptureController(_core.CaptureWindows):
         return any(taken)
 
     def close(self) -> None:
-        """Takes all windows back and closes what is open, as the end of the process does; others
-        may be armed afterwards."""
+        """Cancels all windows and closes the open one, as the end of the process does; others may
+        be armed afterwards."""
         self.disarm()
 
     def __enter__(self) -> Self:

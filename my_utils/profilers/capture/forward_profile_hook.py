@@ -80,7 +80,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
 
     The window opens once, and closes early when a pass raises, at `stop` or the end of a block
     `with hook.start(model):`, when the module is gone or when the process exits; `outcome` says
-    which. torch calls no hook at a Ctrl-C: after one the window closes at the next of these, or at
+    which. torch calls no hook at a Ctrl-C: the window then closes at the next of these events or at
     the next pass. A forked child has no window and counts nothing. What the backend raises is
     logged, and the training continues. Outside the window a pass costs at most two times what an
     empty hook in Python does. All methods may be called from any thread.

@@ -93,9 +93,9 @@ def play_role(role: str) -> None:
 
 
 def set_position(iter: int | None, microbatch_index: int | None = None) -> None:
-    """The iteration and micro-batch of hooks that bring none, for this process.
+    """Sets the iteration and micro-batch of hooks that name none, for this process.
 
-    None takes it back. Cheap: call it at the top of the loop.
+    None removes it. Cheap: call it at the top of the loop.
     """
     position = {}
     for name, value in (("iter", iter), ("microbatch_index", microbatch_index)):
@@ -119,9 +119,10 @@ class capture_hook:
         `set_default_controller`.
     meta: for a decorated function; called with its arguments, returns the event's `meta`. Where it
         raises, or returns something else, there is one warning, and the call counts as one without.
-    Other keywords are the event's `meta`, on top of `set_position`'s and below those of `meta`.
+    Other keywords are the event's `meta`, which overrides `set_position`; what `meta` returns
+    overrides both.
 
-    While no controller is set, nothing is made and `meta` is not called. Exceptions go through
+    While no controller is set, no event is made and `meta` is not called. Exceptions go through
     unchanged and close the window that the call opened. One object may be used any number of times,
     nested and from several threads.
 
@@ -304,8 +305,8 @@ def attach(
 
     profile_name: what windows name; by default the module's class and ".forward".
     role, rank: of the event; by default those of `set_default_controller`.
-    meta: called before each pass. What it returns goes before the position of `set_position`, and
-        that before the number of the pass from 0, which is `iter`.
+    meta: called before each pass. What it returns overrides the position of `set_position`, which
+        overrides `iter`, the number of the pass from 0.
 
     While no controller is set a pass is only counted. See `CaptureController.attach`.
 

@@ -47,7 +47,7 @@ _MOST_INTERVAL_S = threading.TIMEOUT_MAX / 2
 class GPU_Performance_Tracker:
     """Samples memory and hardware in a separate thread, every `interval` seconds.
 
-    What there is, by name of the CSV's columns and of the trace's counters (`gpu0.power_w`):
+    The figures, by the names of the CSV's columns and the trace's counters (`gpu0.power_w`):
 
     - of torch's allocator on each GPU: `gpu<N>_allocated_bytes`, `_reserved_bytes` and
       `_allocated_peak_bytes`, the high-water mark that torch itself keeps, which also has what was
@@ -62,13 +62,13 @@ class GPU_Performance_Tracker:
       `children_rss_bytes` and `children_count` of all descendants of this process, such as the
       workers of a DataLoader, and `host_available_bytes`, the memory that the machine has left
 
-    Files: `<prefix>_rank<rank>_performance_profile.csv`, each row written within a second. It is
-    appended to a file of an earlier run, which is set aside if its columns are others. And
-    `<prefix>_rank<rank>_performance_profile.png`, at the end. While another tracker writes files of
-    these names, both are numbered: `….2.csv`. Memory is bounded: the plot is made
-    of 4,096 buckets at most, which keep the least and the greatest sample.
+    Files: `<prefix>_rank<rank>_performance_profile.csv`, each row written within a second, and
+    `<prefix>_rank<rank>_performance_profile.png`, at the end. Rows are appended to the CSV of an
+    earlier run; a CSV with other columns is set aside. While another tracker writes files of these
+    names, both are numbered: `….2.csv`. Memory is bounded: the plot is made of 4,096 buckets at
+    most, which keep the least and the greatest sample.
 
-    prefix: of the files, with a folder where wanted, which is made.
+    prefix: of the files; it may begin with a folder, which is made.
     interval, interval_s: seconds between two samples, at least 0.001; two names of one parameter.
     track_hardware_metrics: read NVML (`pip install nvidia-ml-py`). Where there is none, that is
         one warning, and the rest continues.
@@ -78,10 +78,10 @@ class GPU_Performance_Tracker:
     plot: draw the PNG. False needs no matplotlib.
     counters: log each sample as counters of the timer's trace, while GlobalLogger is set up.
 
-    A source that fails is left out from then on, with one warning. Without CUDA there are the
-    figures of the host. The thread never delays the end of the process, which stops the tracker
-    as `stop` does. A forked child has no tracker running. CUDA is not initialized by
-    it. Raises TypeError and ValueError for wrong arguments. All methods are thread-safe.
+    A source that fails is left out from then on, with one warning. Without CUDA there are only the
+    figures of the host. The thread never delays the end of the process, which stops the tracker as
+    `stop` does. A forked child has no tracker running. The tracker does not initialize CUDA. Raises
+    TypeError and ValueError for wrong arguments. All methods are thread-safe.
 
     >>> import os, tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -132,7 +132,7 @@ class GPU_Performance_Tracker:
         return self.stop()
 
     def start(self) -> None:
-        """Begins to sample. When it does so already, that is a warning and nothing changes.
+        """Begins to sample. If it does so already, it warns and changes nothing.
 
         After `stop` it continues: peaks, CSV and plot then cover both spans. ImportError
         when a plot is wanted and matplotlib is missing.
@@ -183,8 +183,8 @@ class GPU_Performance_Tracker:
     def stop(self) -> dict[str, Peak]:
         """Takes a last sample, ends the thread, writes the plot, logs and returns the peaks.
 
-        The log has the `report`; before `GlobalLogger().setup` that is stderr.
-        When it does not run: the peaks so far. Files that cannot be written are a warning.
+        The `report` goes to the log; before `GlobalLogger().setup` that is stderr. A tracker that
+        does not run returns the peaks so far. Files that cannot be written are a warning.
         """
         with self._lock:
             run, self._run = self._run, None

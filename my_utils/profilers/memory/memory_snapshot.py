@@ -57,7 +57,7 @@ class MemorySnapshotter:
         current directory, at the time of `stop`.
     max_entries: events that are kept at most, the newest; each takes some KB with its stack.
     ranks: the ranks that record; None is all.
-    context: of what stacks are kept: "all", "alloc" (not of frees), "state" (of what is still
+    context: which stacks are kept: "all", "alloc" (not of frees), "state" (only of what is still
         allocated) or None.
     stacks: "all" has the frames of C++ too, "python" is quicker and smaller.
 
@@ -138,7 +138,7 @@ class MemorySnapshotter:
         return recording
 
     def stop(self, name: str) -> Path | None:
-        """Ends a span and writes its snapshot; where to, None if nothing was written.
+        """Ends a span and writes its snapshot; returns the path, None if nothing was written.
 
         A name that is not open is a warning.
         """
@@ -175,8 +175,8 @@ class MemorySnapshotter:
         return Path.cwd() if known is None else Path(known.log_dir)
 
     def span(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """`start` and `stop` round a block; the snapshot is written when the block raises, too, as
-        it does when it runs out of memory."""
+        """`start` and `stop` around a block; the snapshot is also written when the block raises,
+        such as when it runs out of memory."""
         return self._span(name)
 
     @contextlib.contextmanager

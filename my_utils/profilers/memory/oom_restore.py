@@ -77,10 +77,10 @@ def set_oom_flag() -> None:
 def check_oom_flag(agree: bool = False, timeout_s: float = TIMEOUT_S) -> bool:
     """Whether a rank ran out of memory in this step.
 
-    agree: False reads the flag and returns, in one round trip to the store. That is a hint: a
-        rank may read it before another sets it, so ranks that act on it may diverge. True takes
-        the same decision on all ranks, once all have come or `timeout_s` is over, and clears the
-        flag for the next step. All ranks must call it equally often, as once a step.
+    agree: False reads the flag and returns, in one round trip to the store. That is a hint: a rank
+        may read it before another sets it, so ranks that act on it may diverge. True takes the same
+        decision on all ranks, once all have come or `timeout_s` is over, and clears the flag for
+        the next step. All ranks must call it equally often, such as once a step.
     timeout_s: how long to wait for ranks that do not answer. The decision is then taken without
         them, the same on all others, and a warning lists them.
 
@@ -166,12 +166,12 @@ class catch_oom:
 
     timeout_s: as in `check_oom_flag`.
 
-    On the way out the flag is set if need be, torch's caches are freed, and the ranks agree. Then
-    `step.happened` is the decision of all ranks, `step.here` whether this one ran out of memory,
-    and `step.error` its exception, without the frames, which would keep tensors alive. The two
-    differ where another did, and where this rank came after the others had decided without it.
-    Every other exception is not caught, and nothing is agreed upon: the other ranks come to their
-    timeout.
+    On the way out the flag is set if this rank ran out of memory, and the ranks agree; if any ran
+    out, torch's caches are freed. Then `step.happened` is the decision of all ranks, `step.here`
+    whether this one ran out of memory, and `step.error` its exception, without the frames, which
+    would keep tensors alive. `happened` and `here` differ if another rank ran out, or if this rank
+    came after the others had decided without it. No other exception is caught, and nothing is
+    agreed then: the other ranks wait until their timeout.
 
     One `with` at a time in a process; it may be entered again. The bodies of all ranks must not
     wait for one another after a rank has failed: keep collectives out of them, or give them a

@@ -86,17 +86,18 @@ class ModuleProfiler:
         parameters or buffers on a CUDA device.
     cpu: the CPU's times beside those of the GPU: how long Python was in the module.
     flops: count forward FLOPs, by torch's FlopCounterMode with our formulas, in the first call of
-        the model after `start`. That call is run once, as ever. Nothing is timed before the next.
-    memory: the peak of each module in that same call: bytes above what was allocated at its begin.
-        On CUDA by the allocator, whose peak statistics (`torch.cuda.max_memory_allocated`) start
-        anew in each module meanwhile; on the CPU of the tensors that operators make.
+        the model after `start`. That call runs only once. Timing begins with the next one.
+    memory: the peak of each module in that same call: bytes above what was allocated at its
+        beginning. On CUDA from the allocator, whose peak statistics
+        (`torch.cuda.max_memory_allocated`) are reset in each module meanwhile; on the CPU from the
+        tensors that operators make.
     whole: classes, or names of classes, whose modules count as leaves; what is below them is part
         of them. torch.nn.MultiheadAttention is one, since it does not call its child.
     ranks: ranks that profile; None: all. On others everything does nothing.
 
-    A leaf is a module without children, a compiled module, or one of `whole`. One that stands in
-    the model under several names is one row. Calls inside calls are not counted twice: the time of
-    a leaf that another leaf calls is its own.
+    A leaf is a module without children, a compiled module, or one of `whole`. A leaf with several
+    names in the model is one row. No time counts twice: that of a leaf which another leaf calls
+    counts only for the leaf that is called.
 
     An exception of the model is not caught, and its call counts. Trouble of the profiler itself is
     one warning. Modules may be called from several threads; `start`, `stop` and `summary` are for
@@ -152,9 +153,8 @@ class ModuleProfiler:
     def start(self) -> None:
         """Sets hooks on the current modules, and starts timing.
 
-        Deletes earlier measurements; while the profiler runs it begins anew, too, so that
-        calls before it (a warm-up) are left out. It takes a few milliseconds, to measure the cost
-        of the hooks.
+        Deletes earlier measurements, also while the profiler runs, so that calls before it (a
+        warm-up) are left out. It takes a few milliseconds, to measure the cost of the hooks.
         """
         self._take_off()
         self._started = True
@@ -183,7 +183,7 @@ class ModuleProfiler:
     def stop(self) -> None:
         """Takes all hooks off; the measurements stay. Waits for nothing.
 
-        Twice it does nothing; of a profiler that was never started it warns.
+        A second call does nothing; a profiler that was never started warns.
         """
         if not self._started:
             warn_once("module_profiler_stop", "stop() of a module profiler that was not started")

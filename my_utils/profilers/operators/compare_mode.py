@@ -44,20 +44,20 @@ def choose_targets(target_list: Any, target_op: Any) -> tuple[Any, str]:
 class CompareWithCPU(OpMode):
     """Runs every operator in the block a second time on the CPU, and compares the results.
 
-    enabled: False makes the block an empty one.
+    enabled: False makes the tool do nothing.
     atol, rtol: an element agrees where |a - b| <= atol + rtol * |b|. None: those of
         `torch.testing.assert_close` for the dtype, each by itself.
     target_list: operators to compare, all others are left alone; `target_op` is another name of it.
         Names as "torch.ops.aten.addmm", "aten.addmm", "aten.addmm.default" or "addmm", or
         operators.
-    white_list: operators that are not compared, likewise.
+    white_list: operators that are not compared, named in the same way.
     dump_error_data: the first failure is written to `output_dir` and raised as `CompareError`.
     verbose: a line for each operator; otherwise only what fails.
     enable_ranks: ranks on which the tool is active; None for all.
     should_log_to_file: the log goes to `output_dir/CompareWithCPU.log`, with the rank in its name
         if there are several, and is written by a separate thread; otherwise it is printed.
-    output_dir: a folder, which is made; the log directory of `GlobalLogger.setup` where none is
-        given and it ran, else the working directory.
+    output_dir: a folder, which is made. By default the log directory of `GlobalLogger.setup` if
+        that ran, else the working directory.
     start_step, end_step: active while start_step <= step_cnt < end_step, see `step()`.
 
     By keyword only:
@@ -66,8 +66,8 @@ class CompareWithCPU(OpMode):
         and prims are: a collective that one rank runs twice would corrupt the others.
     reference: what to compare with: a device; "float64", the same operator on the same device; or a
         function `(func, args, kwargs) -> result`, which gets copies.
-    check_stride: whether other strides are a failure; None: where both ran on one kind of device.
-    every: active in every n-th step. max_elements: of larger tensors as many elements are compared.
+    check_stride: whether other strides are a failure; None: only if both ran on one kind of device.
+    every: active in every n-th step. max_elements: of larger tensors only so many are compared.
     stacks: what fails is shown with the lines of code that it comes from, in the backward pass with
         those of its forward operator. It costs some microseconds an operator.
 
@@ -75,8 +75,8 @@ class CompareWithCPU(OpMode):
     could not do; a block in which it could test nothing ends with `CompareError`. Results,
     gradients and random numbers of the training are the same, bit for bit, with the tool and
     without it. Random operators are compared with the numbers that they drew where the reference is
-    on the same kind of device, and skipped elsewhere. What has no like on the reference is skipped
-    and counted, with the reason in the log.
+    on the same kind of device, and skipped elsewhere. What has no counterpart on the reference is
+    skipped and counted, with the reason in the log.
 
     A block is for one thread and its backward pass. TypeError and ValueError name a wrong argument.
 

@@ -78,13 +78,13 @@ class OpModeError(RuntimeError):
 
 
 class OpMode(TorchDispatchMode):
-    """The base of the tools; `_watch` is theirs.
+    """The base of the tools, which define `_watch`.
 
-    A mode may be entered many times, one after the other. What it finds wrong in itself is one
-    warning and a count in `errors`: the operator's own result continues to the caller. A block in
-    which operators ran and none was tested, or a named one was not, ends with an exception, as
-    `_stop_error` makes it. What torch runs to work out shapes and graphs has no values: it is left
-    to torch.
+    A mode may be entered many times, one after the other. An error of the tool itself is one
+    warning and a count in `errors`; the caller gets the operator's result. A block in which
+    operators ran and none was tested, or a named one was not, ends with an exception, as
+    `_stop_error` makes it. Operators that torch runs to work out shapes and graphs have no values
+    and are not tested.
     """
 
     supports_higher_order_operators = True  # else torch raises for each of them

@@ -313,7 +313,7 @@ class ModuleTracker:
         self._ids.append(id(parameter))
 
     def close(self) -> None:
-        """May be called twice."""
+        """Removes the hooks. May be called twice."""
         for handle in self._handles:
             handle.remove()
         for key in self._ids:
@@ -350,8 +350,8 @@ def open_module_tracker(model: nn.Module) -> ModuleTracker:
     Sets two hooks on each module, which stay until `close()` of what is returned, or to the end of
     a `with` block. Wrap the model first (DDP, `fully_shard`, `torch.compile`). Several models may
     be tracked; one that is already tracked does not change. Forward hooks only, so that in-place
-    operators stay allowed; calls from several threads each have their place. TypeError if `model`
-    is not a module.
+    operators stay allowed; calls from several threads are kept apart. TypeError if `model` is not a
+    module.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
     >>> tracker = open_module_tracker(model)

@@ -40,7 +40,7 @@ class NanInfError(OpModeError):
 class NanInfFinding:
     """One call whose result is not finite.
 
-    title: as the log names it. role: "producer" where no input had the like, else "propagator".
+    title: as the log names it. role: "producer" where no input had a NaN, else "propagator".
     nan, pos_inf, neg_inf: elements of the results. step: `step_cnt` at the time.
     """
 
@@ -60,8 +60,8 @@ class NanInfTracker(OpMode):
     """Finds the first operator in the block that gave a NaN or an infinity.
 
     Nothing is run twice; tensors are read where they are, by one pass at the speed of memory. A NaN
-    is always a warning. An infinity is one where it came from finite inputs, outside of the
-    operators that make constants and masks, where it is meant.
+    is always a warning. An infinity is one if it came from finite inputs, except from operators
+    that make constants and masks, where it is meant.
 
     A finding of one operator and module is reported once a step; `findings` has each. A NaN that a
     collective brought, while what this rank gave to it was clean, "arrived by all_reduce".
@@ -73,7 +73,7 @@ class NanInfTracker(OpMode):
         the GPU counts NaNs beside its work, and the counts are read at `step()` and at the end of
         the block; then only NaNs are findings, and the first of them counts as the producer.
 
-    `findings` has what was found in its order, 10,000 at most (`unlisted` counts the others), and
+    `findings` has what was found, in order, 10,000 at most (`unlisted` counts the others), and
     `first` is the cause: the first producer, an operator whose inputs were clean. Others are
     propagators.
 
@@ -136,7 +136,7 @@ class NanInfTracker(OpMode):
 
     @property
     def first(self) -> NanInfFinding | None:
-        """The first producer; where there is none, the first that was seen."""
+        """The first producer; where there is none, the first finding."""
         producers = (found for found in self.findings if found.role == "producer")
         return next(producers, self.findings[0] if self.findings else None)
 

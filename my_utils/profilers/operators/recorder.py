@@ -43,12 +43,12 @@ class OpRecorder(OpMode):
     hash: "tensor" (`my_utils.tensors.tensor_hash`), "md5" or "none". stats: also count, range,
     mean, deviation, norms, zeros, NaN and Inf, as `my_utils.tensors.stats`. record_inputs: also of
     the inputs, as they were before the call; without it a run costs half, and the first operator
-    that differs may have been given other inputs. max_events: then nothing more is recorded, with
-    a warning. name: goes into the file. The other arguments are those of `CompareWithCPU`;
-    `verbose` writes a line for each operator, with the digests of its results.
+    that differs may have been given other inputs. max_events: after so many nothing more is
+    recorded, with a warning. name: goes into the file. The other arguments are those of
+    `CompareWithCPU`; `verbose` writes a line for each operator, with the digests of its results.
 
-    Views, and operators that give memory as it is, are left out. On CUDA digests are taken on the
-    current stream and fetched by `save`, `snapshot` and `events`; nothing waits before that.
+    Views, and operators that return uninitialized memory, are left out. On CUDA digests are taken
+    on the current stream and fetched by `save`, `snapshot` and `events`; nothing waits before that.
 
     >>> with OpRecorder() as recorder:  # doctest: +ELLIPSIS
     ...     y = torch.ones(2).add(1).mul(2)

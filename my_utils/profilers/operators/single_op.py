@@ -32,7 +32,8 @@ def compare_for_single_op(
     """Runs `op` on inputs that `CompareWithCPU(dump_error_data=True)` wrote, and compares again.
 
     inputs_path: the file `<op>_inputs.pkl`; nothing in it is executed.
-    op: `torch.ops.aten.addmm`, one of its overloads, or any function that is called alike.
+    op: `torch.ops.aten.addmm`, one of its overloads, or any function that is called in the same
+    way.
     atol, rtol, reference, namespaces: as for `CompareWithCPU`.
 
     Returns (correct, args, kwargs, out): whether all that was compared agrees, what `op` was called
@@ -55,7 +56,7 @@ def compare_for_single_op(
 def nan_inf_track_for_single_op(inputs_path: str | os.PathLike[str], op: Any) -> Outcome:
     """Runs `op` on inputs that one of the tools wrote, and searches its result for NaN and Inf.
 
-    As `compare_for_single_op`, `correct` meaning that there are none that did not come in.
+    As `compare_for_single_op`; `correct` means no NaN, and no infinity unless an input had one.
     """
     call = _read(inputs_path, op)
     tracker, out = NanInfTracker(verbose=True), None

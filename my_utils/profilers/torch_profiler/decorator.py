@@ -86,9 +86,10 @@ def profiler(
 ) -> Any:
     """A decorator, `@profiler` or `@profiler(...)`, that profiles steps of each call.
 
-    The function calls `step_profiler()` at the end of each step. Of its steps `skip_first` pass;
-    then come `repeat` cycles (0: until the function ends) of `wait` steps that pass, `warmup` steps
-    with torch's profiler on and its results dropped, and `active` steps that are recorded.
+    The function calls `step_profiler()` at the end of each step. The first `skip_first` steps are
+    not profiled; then come `repeat` cycles (0: until the function ends) of `wait` steps that are
+    not profiled, `warmup` steps with torch's profiler on and its results dropped, and `active`
+    steps that are recorded.
 
     enabled: False returns the function unchanged, and so does `@profiler(False)`. A callable is
         asked at each call, with the arguments of the call: `enabled=lambda args: args.profile`.
@@ -106,14 +107,14 @@ def profiler(
 
     The function may be a coroutine function, a generator or an asynchronous one, a method, or a
     static or class method; it keeps its name and signature, and pickles as far as it did. Between
-    the yields of a generator the work of who takes its items is recorded too.
+    the yields of a generator its consumer's work is recorded too.
 
-    One profiler runs at a time in a process: a profiled function called by a profiled one runs
-    unprofiled, its steps counting for neither, and so do cycles of concurrent ones that overlap;
-    each case warns. A function that ends early leaves what was recorded until then, and one
-    that ends before any recording warns of how many steps it needs. Its exceptions are raised
-    unchanged. What fails in profiling is logged, and never reaches the function. Outside the
-    windows a step costs a function call.
+    One profiler runs at a time in a process: a profiled function that a profiled one calls runs
+    unprofiled, and its steps count for neither. A cycle that overlaps one of a concurrent function
+    runs unprofiled, too. Each case warns. A function that ends early leaves what was recorded until
+    then, and one that ends before any recording warns of how many steps it needs. Its exceptions
+    are raised unchanged. What fails in profiling is logged, and never reaches the function. Outside
+    the windows a step costs a function call.
 
     Raises TypeError or ValueError at once for wrong arguments.
     """
@@ -150,10 +151,10 @@ def profiler(
 
 
 def step_profiler() -> None:
-    """The end of a step of the profiled function that calls it, itself or through others.
+    """Ends a step of the profiled function that calls it, directly or through others.
 
-    Does nothing elsewhere. Threads that the function starts are elsewhere; tasks of asyncio that it
-    starts are not.
+    Does nothing elsewhere, nor in threads that the function starts; it works in asyncio tasks that
+    the function starts.
     """
     run = _current.get()
     if run is not None:
@@ -191,7 +192,8 @@ class ProfilerOptions(TypedDict):
 
 
 def profiler_options(args: argparse.Namespace) -> ProfilerOptions:
-    """Keywords for `profiler` from arguments that `add_profiler_args` added: either enables it."""
+    """Keywords for `profiler` from arguments that `add_profiler_args` added: either flag enables
+    it."""
     return {"enabled": args.profile or args.nsight, "nsight_enabled": args.nsight}
 
 

@@ -70,11 +70,12 @@ def create_profiler_context(
 ) -> FlexibleProfiler | contextlib.nullcontext[None]:
     """A context that profiles its block if `PROFILE_TASK_TYPES` lists `current_task_type`.
 
-    The variable is a list with commas, blanks round its parts do not count, case does:
-    `PROFILE_TASK_TYPES=DIT,VAE`. It is read at each call. Where the task is not listed the context
-    does nothing, `as` gives None, the other arguments are ignored and torch is not imported.
+    The variable is a list with commas, such as `PROFILE_TASK_TYPES=DIT,VAE`; blanks around its
+    parts are ignored, case matters. It is read at each call. Where the task is not listed the
+    context does nothing, `as` gives None, the other arguments are ignored and torch is not
+    imported.
 
-    Where it is listed, `as` gives a `FlexibleProfiler`, which see for the arguments and the files.
+    Where it is listed, `as` gives a `FlexibleProfiler`; see there for the arguments and the files.
     """
     if _environment is None:
         listed = os.environb.get(VARIABLE)

@@ -98,12 +98,12 @@ class ProfilerWrapper:
     Without device time, the time of operators on the CPU is used, and the plots and tables say so.
     Times on the device are the sums over kernels and copies.
 
-    A fault while profiling or writing gives one warning and never reaches the training.
-    An exception of the block is not caught, and its entry counts (`point.raised`). An
-    entry in which another profiler runs is not profiled: one warning, and the series says how many
+    A fault while profiling or writing gives one warning and never reaches the training. An
+    exception of the block is not caught, and its entry counts (`point.raised`). An entry in which
+    another profiler runs is not profiled: one warning, and the series says how many
     (`point.unprofiled`). Nested entries of the same wrapper belong to the outer one. A series that
-    was not left is written when the process ends by itself; a forked child begins with none.
-    The memory that a series takes is bounded: at most 4,096 points, and the events of one entry.
+    was not closed is written when the process exits; a forked child begins with none. The memory
+    that a series takes is bounded: at most 4,096 points, and the events of one entry.
 
     TypeError and ValueError at once for wrong arguments; ImportError if a plot is asked for and
     matplotlib is missing. Not for use from several threads at once.
@@ -179,8 +179,8 @@ class ProfilerWrapper:
 
     @property
     def series(self) -> list[Point]:
-        """The figures of the open series, or of the last one: a point an entry; several entries a
-        point once there are more than 4,096. Times are ns, memory is bytes."""
+        """The figures of the open series, or of the last one: a point for each entry, or for
+        several entries once there are more than 4,096. Times are ns, memory is bytes."""
         return list(self._points.points) if self._points else []
 
     @property

@@ -48,8 +48,8 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Profiles some steps of `Trainer.train` and writes traces, tables and memory figures.
 
     output_dir: where the folders `iteration_<step>` go, one for each window. `step` is the
-        Trainer's `global_step` at the end of the window. A folder with files of an earlier
-        training is left alone: the new one is `iteration_<step>.2`, and so on.
+        Trainer's `global_step` at the end of the window. A folder with files of an earlier training
+        run is left alone: the new one is `iteration_<step>.2`, and so on.
     wait_steps, warmup_steps, active_steps: steps that pass unprofiled, steps in which the profiler
         runs and its data is thrown away, and steps that are recorded. A step is one of the
         optimizer, however many batches it accumulates, with the loading of its data.
@@ -70,7 +70,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     None for a parameter means its default. TypeError and ValueError name the parameter;
     ImportError when transformers is missing.
 
-    Files in each folder, of which a file that is there is whole:
+    Files in each folder; each is whole or not there:
 
     ========================================  ====================================================
     `rank<rank>.pt.trace.json`                trace for https://ui.perfetto.dev and TensorBoard
@@ -95,10 +95,10 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     The Trainer calls nothing when the training raises or is interrupted. The window that was open
     is then closed, and written as far as it went, by `close()`, at the end of `with callback:`, and
     without either within a second of the end of `train()`, when the main thread runs Python code. A
-    window of another thread is closed when the next training begins, whichever its callback is, and
-    when the process exits. While another profiler runs, a window passes unprofiled with a warning;
-    when the program opens one within a window, the window ends there and is written. One training
-    at a time; not for use from several threads.
+    window of another thread is closed when the next training run begins, with whichever callback,
+    and when the process exits. While another profiler runs, a window passes unprofiled with a
+    warning; when the program opens one within a window, the window ends there and is written. One
+    training run at a time; not for use from several threads.
 
     `folders` are the folders that were written, in order.
     """
@@ -170,7 +170,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     # --- what the Trainer calls ---
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Starts to count. `global_step` is above 0 when a training is resumed."""
+        """Starts to count. `global_step` is above 0 when a training run is resumed."""
         self.close()
         self._warned_short = False
         if not is_chosen(self.ranks) or not self._may_profile():
@@ -229,8 +229,8 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     # --- what the user calls ---
 
     def close(self) -> None:
-        """Ends the profiling of this training. A window that has a recorded step, or part of one,
-        is written. Does nothing when nothing runs."""
+        """Ends the profiling of this training run. A window that has a recorded step, or part of
+        one, is written. Does nothing when nothing runs."""
         self._due = False
         if self._windows is not None:
             self._windows.close()

@@ -89,8 +89,8 @@ class StageExporter:
         step: its number; by default that of `MyTimer.set_step`, and with a `TimeManager` a count
             from 0. Once it was called, times are no longer taken at intervals.
 
-        To be called once a step, behind `timer.step()`. TypeError and ValueError for a step that is
-        none. It does not wait for what is written to.
+        Call it once a step, after `timer.step()`. TypeError and ValueError for a step that is none.
+        It does not wait for the output.
         """
         if step is not None:
             check_rank("step", step)

@@ -39,16 +39,16 @@ class OtlpExporter(StageExporter):
         means what the variables of OpenTelemetry say, `OTEL_EXPORTER_OTLP_ENDPOINT` and others.
     every_s: the interval at which a thread reads the times and sends them, until `step()` is called
         for the first time.
-    every_steps: of the calls of `step()`, every which is sent.
+    every_steps: of so many calls of `step()`, one is sent.
     ranks: the ranks that take part; None is all of them. The lowest one sends.
     worst: how many ranks are named for each stage.
 
     Ranks pass their totals on through the store of `torch.distributed`, without a collective, over
-    a separate connection; without `init_process_group` the sender sends its own alone. Timers need
-    different tags, and one `TimeManager` of a rank can have such an exporter.
+    a separate connection; without `init_process_group` the sender sends only its own. Timers need
+    different tags, and only one `TimeManager` of a rank can have such an exporter.
 
-    Metrics, gauges of the mean of the calls since the point before, in seconds, with the attributes
-    `stage`, `timer` (the tag) and `device` (`cpu` or `gpu`):
+    The metrics are gauges: the mean of the calls since the last point, in seconds, with the
+    attributes `stage`, `timer` (the tag) and `device` (`cpu` or `gpu`):
 
     - `my_utils.stage.duration`, with `host`: the mean of the ranks there
     - `my_utils.stage.worst.duration`, with `place`, from 1: that of the slowest rank, the second …

@@ -41,16 +41,15 @@ class TensorBoardExporter(StageExporter):
     """Writes mean stage times as scalars of TensorBoard.
 
     source: a `MyTimer` or `TimeManager`. With `NoOpMyTimer` nothing is ever written.
-    log_dir: the run's folder, as that of your SummaryWriter, beside whose files a file of this
-        exporter's stands. No further folders are made, except for `rank_<rank>` where `ranks` is
-        not
-        a single one: TensorBoard shows each folder as a run.
+    log_dir: the run's folder, such as that of your SummaryWriter; this exporter adds a file to it.
+        If `ranks` is not a single rank, the file goes to a folder `rank_<rank>` in it: TensorBoard
+        shows each folder as a run.
     every_s: the interval at which a thread reads the times, until `step()` is called for the first
         time.
-    every_steps: of the calls of `step()`, every which is written.
+    every_steps: of so many calls of `step()`, one is written.
     ranks: the ranks that write; None is all of them.
     prefix: the scalars are `<prefix>/<path of the stage>`, such as `time/iter/forward`: the mean of
-        its calls since the point before (those so far, at the first), in milliseconds;
+        its calls since the last point (at the first point, of all calls so far), in milliseconds;
         `gpu_time/iter/forward` where GPU times are taken.
 
     ImportError without the extra `tensorboard`; TypeError and ValueError name the argument. See
@@ -178,8 +177,8 @@ class PrometheusExporter(StageExporter):
 
     source: a `MyTimer` or `TimeManager`.
     output: the folder that the collector reads. The file is `my_utils_rank_<rank>.prom`, with the
-        timer's tag behind `my_utils_` if it has one; `path` says where. It is always whole: each is
-        written anew and renamed.
+        timer's tag behind `my_utils_` if it has one; `path` says where. It is always whole: each
+        new version is written to another file and renamed.
     The others are those of `TensorBoardExporter`; every rank writes by default.
 
     Metrics, with the labels `stage`, `timer` (the tag) and `rank`, of the whole run:

@@ -36,9 +36,9 @@ class FlushingFileHandler(logging.FileHandler):
     of processes that share the file do not mix. Without an `encoding` it is UTF-8, with what cannot
     be encoded escaped. A write that fails is warned about once for each file and counted in
     `failed`; it does not raise. On a file system that is not known to be local, `emit` waits for
-    its line for a second at most: if that stops answering, lines are counted in `delayed` and
-    follow in their order when it answers, warnings are shown on stderr as well, and the end of the
-    process says how many are left. Thread-safe.
+    its line for a second at most: if the file system stops answering, lines are counted in
+    `delayed` and follow in their order when it answers, warnings are shown on stderr as well, and
+    the end of the process says how many are left. Thread-safe.
 
     >>> import logging, os, pathlib, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "run.log")

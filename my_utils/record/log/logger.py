@@ -151,12 +151,11 @@ class GlobalLogger(metaclass=SingletonMeta):
 
     `GlobalLogger()` returns the same object everywhere. All methods are thread-safe. Before
     `setup`, messages go to stderr (or to the handlers of the root logger where it has some) and
-    profile rows
-    wait in memory, from where `setup` writes them to the file.
+    profile rows wait in memory, from where `setup` writes them to the file.
 
-    A pickled GlobalLogger (cloudpickle too) unpickles to the logger of the process that does it,
-    which is not set up there by that. A forked child goes on with the text log; its profile rows go
-    to separate files, `profile_rank_<rank>.w1.csv` and so on, created at its first row.
+    A pickled GlobalLogger (cloudpickle too) becomes the logger of the process that unpickles it,
+    and does not set it up. A forked child continues the text log; its profile rows go to separate
+    files, `profile_rank_<rank>.w1.csv` and so on, created at its first row.
 
     A block `with GlobalLogger() as logger:` closes it at its end, as `close()` does.
 
@@ -234,13 +233,13 @@ class GlobalLogger(metaclass=SingletonMeta):
             removed, with one warning. 0 keeps all. The default is 16 GiB, about 150 million rows.
         journal_dir: the directory of the journal, on a local file system; None means `log_dir` if
             that is local, else /dev/shm or $TMPDIR.
-        io: who writes rows. "inline": the thread that calls `step()`; "background": a thread of its
-            own, so that a slow or dead mount never delays the training; "auto" means inline if
+        io: who writes rows. "inline": the thread that calls `step()`; "background": a separate
+            thread, so that a slow or dead mount never delays the training; "auto" means inline if
             `log_dir` is on a local file system.
         machine_id: the column of this name in the CSV, and the host as readers group ranks by it.
-            None means the label, or the host name if there is none, and the rank
-            ("node7-rank3"), so that scripts that draw a process a machine keep ranks apart; readers
-            group by the host name then.
+            None means the label, or the host name if there is none, and the rank ("node7-rank3"),
+            so that scripts that draw one process per machine keep ranks apart; readers then group
+            by the host name.
         data_parallel_rank, data_parallel_world_size: shown in every line of the text log.
 
         Raises TypeError and ValueError for wrong arguments, and only for these.
@@ -407,8 +406,8 @@ class GlobalLogger(metaclass=SingletonMeta):
     def flush(self, wait_s: float = 1.0) -> None:
         """Writes the profile rows of all that was recorded before, as a timer's `step()` does.
 
-        Waits `wait_s` seconds at most for a write that is under way, and not at all where a thread
-        of its own writes (`io="background"`).
+        Waits `wait_s` seconds at most for a write that is under way, and not at all where a
+        separate thread writes (`io="background"`).
         """
         _core.drain(wait_s)
 

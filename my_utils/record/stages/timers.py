@@ -65,7 +65,8 @@ class MyTimer(_core.Timer):
         the CPU times continue alone.
     tag: separates timers; each tag has a separate track on every thread. At most 63 bytes.
     log_dir: where to write when GlobalLogger was not set up: the timer then sets it up on that
-        directory, without output to the console. A later `GlobalLogger().setup` moves on from it.
+        directory, without output to the console. A later `GlobalLogger().setup` moves the output to
+        its own directory.
     cuda_stages: a regular expression; GPU times are recorded for stages whose name matches it. None
         is all of them. Events can break the overlap of communication and compute.
     strict: misuse raises RuntimeError. Otherwise it is one warning and a count
@@ -78,8 +79,8 @@ class MyTimer(_core.Timer):
     Raises TypeError and ValueError for wrong arguments. `start`, `stop`, `time_stage`, `set_step`,
     `step` and `synchronize_and_log` are methods in C; all methods are thread-safe. Unpickling
     creates a new timer from these arguments, without records; copies are the timer itself. At most
-    479 timers live at once, and 64 pairs of a timer and a thread record: a
-    further one records nothing, with one warning and counts.
+    479 timers live at once, and at most 64 pairs of a timer and a thread record. A further one
+    records nothing, with one warning and counts.
     """
 
     __slots__ = ("__weakref__", "_arguments", "_logger")
@@ -126,12 +127,12 @@ class MyTimer(_core.Timer):
     __new__.__wrapped__ = __init__  # type: ignore[attr-defined]  # what inspect.signature shows
 
     def set_logger(self, logger: logging.Logger | None) -> None:
-        """The logger of this timer's messages; None means `GlobalLogger`'s.
+        """Sets the logger of this timer's messages; None means `GlobalLogger`'s.
 
         Warnings of misuse (a stop without its start, a stage left open) go there too, each kind
-        once a logger.
+        once per logger.
 
-        Rows of the profile CSV are not messages: where they go, `GlobalLogger().setup` says.
+        Rows of the profile CSV are not messages: `GlobalLogger().setup` says where they go.
         """
         if logger is not None and not callable(getattr(logger, "warning", None)):
             raise TypeError(f"logger must be a logging.Logger, not {type(logger).__name__}")
@@ -151,13 +152,14 @@ class MyTimer(_core.Timer):
 
         stage_pattern: a regular expression, searched for in paths such as "iter/forward".
         output_filename: the table goes there, the JSON next to it with the suffix .json; None
-            writes nothing. Folders are made. When writing fails it is one warning, with `strict` an
-            OSError. So it is without memory: the report is empty, with `strict` a MemoryError.
+            writes nothing. Folders are made. A failed write is one warning, with `strict` an
+            OSError. If memory runs out, the report is empty, with `strict` a MemoryError.
         iteration_filter: None is the whole run, from what the timer adds up as it goes (its
             percentiles are within 1 %). Otherwise a step, a range, a slice, a collection of steps,
             text such as "10:20" (10 to 19), or a callable that takes a step: then the profile CSV
             of this process is read, and the report has each of these iterations as well, with exact
-            percentiles. Where rows are kept in memory, that is the newest 1,024 iterations of them.
+            percentiles. If rows are kept in memory, it has only the newest 1,024 of these
+            iterations.
 
         Raises TypeError and ValueError for wrong arguments. Memory grows with the iterations asked
         for, not with the files. Thread-safe.
@@ -186,7 +188,7 @@ class MyTimer(_core.Timer):
         """Writes a report as CSV: a line a stage, those of the whole selection first.
 
         report_data: what `generate_report` returned. The column `step` is empty for the whole
-        selection. When writing fails it is one warning, with `strict` an OSError.
+        selection. A failed write is one warning, with `strict` an OSError.
         """
         from .stage_report import write_csv
 

@@ -177,11 +177,11 @@ class TimeData:
     ) -> mpl_axes.Axes:
         """Draws a histogram of the durations into `ax` or pyplot's current axes.
 
-        bins: how many; None: matplotlib's default. separate_ranks: the outline of a
-        histogram a rank, with opacity `alpha`; of more than eight ranks the eight with the longest
-        mean have a colour and a label, and the others are grey. ValueError if ranks sent
-        histograms instead of durations. title: above the figures; None: the name. kwargs: for
-        matplotlib's `hist`. ImportError without matplotlib.
+        bins: how many; None: matplotlib's default. separate_ranks: an outline for each rank, with
+        opacity `alpha`; of more than eight ranks the eight with the longest mean have a colour and
+        a label, and the others are grey. ValueError if ranks sent histograms instead of durations.
+        title: above the figures; None: the name. kwargs: for matplotlib's `hist`. ImportError
+        without matplotlib.
         """
         if separate_ranks:
             self._needs_samples("hist(separate_ranks=True)")
@@ -307,8 +307,8 @@ class GatheredTime(ProfiledTime):
     """
 
     def to_dataframe(self, *, samples: bool = False) -> pd.DataFrame:
-        """A row a name and rank: name, rank, count, sum_s, mean_s, std_s, min_s, max_s; or, with
-        `samples`, a row a duration: name, rank, index, seconds.
+        """One row for each name and rank: name, rank, count, sum_s, mean_s, std_s, min_s, max_s;
+        or, with `samples`, one for each duration: name, rank, index, seconds.
 
         ImportError without pandas; ValueError for `samples` where ranks sent histograms.
         """

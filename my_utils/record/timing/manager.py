@@ -59,13 +59,13 @@ def timer_wrap(name: Any = None) -> Any:
     name: what the times are recorded under; None: the function's `__name__`.
 
     A call that raises is timed, too. A coroutine's time is from its start to its end, waiting
-    included; a generator's is that of its code, without that of its consumer, one time a run;
-    that of a `contextlib.contextmanager` is of its entry and its exit, without the block between.
+    included; a generator's is that of its code, without that of its consumer, one time a run. That
+    of a `contextlib.contextmanager` is of its entry and its exit, without the block between.
 
     What it returns is a Python function with the name, the parameters and the annotations of the
     function, and `functools.wraps` has copied the rest. It is pickled by reference, and by
-    cloudpickle where that does so: for Ray, on functions and on methods of actors, below
-    `@ray.remote`. torch.jit.script and torch.export take the function itself; what they make of it
+    cloudpickle where that does so; for Ray, put it below `@ray.remote`, on functions and on methods
+    of actors. torch.jit.script and torch.export take the function itself; what they make of it
     is not timed.
 
     Takes functions and methods (below `@staticmethod` and `@classmethod` or above), coroutine and
@@ -130,7 +130,7 @@ class TimeManager(_core.TimeRecorder):
 
     @contextmanager
     def enable_timer(self) -> Iterator[Self]:
-        """Within the block, `timer_wrap` and `timer` record here, and into those that are enabled
+        """Within the block, `timer_wrap` and `timer` record here, and in those that are enabled
         already. One that is enabled twice records once.
 
         Holds for the calling thread or task and for tasks that it makes meanwhile. A thread that
@@ -184,11 +184,11 @@ class TimeManager(_core.TimeRecorder):
         rank, world_size: who this process is, and of how many; None: as torch.distributed,
             `GlobalLogger().setup` or the launcher's environment say.
 
-        Without torch.distributed a store needs both, from here or from there: where nothing says
-        them, one warning says so, and the result has the times of this process alone, as it has
-        without a store. `TimeManager.merge` puts managers together that came by other ways, such as
-        Ray's. TypeError and ValueError for wrong arguments; trouble with the store is a warning,
-        never an exception.
+        Without torch.distributed a store needs both, as arguments or from the logger or launcher.
+        If nothing says them, there is one warning, and the result has the times of this process
+        alone, as without a store. `TimeManager.merge` combines managers that came in other ways,
+        such as through Ray. TypeError and ValueError for wrong arguments; trouble with the store is
+        a warning, never an exception.
         """
         if dst is not None:
             check_rank("dst", dst)

@@ -133,7 +133,7 @@ class ChecksumUtils:
     [('y', 0, 'moved'), ('y', 2, 'moved')]
     >>> ChecksumUtils.enabled = False
 
-    Both are thread-safe, and neither changes the payload's tensors.
+    `sign` and `verify` are thread-safe, and neither changes the payload's tensors.
     """
 
     KEY = KEY
@@ -148,9 +148,9 @@ class ChecksumUtils:
             it are left alone. A mapping gets the checksums under `ChecksumUtils.KEY`, a list or
             tuple as one more item, a dict of that key alone.
         batched: True for a batch: dim 0 of its tensors is the samples (the size that most of them
-            have; `batch_size[0]` of a TensorDict). A list of that many items, such as texts, has an
-            item a sample. What has another size, numbers and 0-dim tensors belong to all samples.
-            False for a single sample, which a collate function is yet to put into a batch.
+            have; `batch_size[0]` of a TensorDict). A list of that many items, such as texts, has
+            one item per sample. Values of another size, numbers and 0-dim tensors belong to all
+            samples. False for a single sample, which a collate function is yet to put into a batch.
 
         Padding, casts and any other change after signing show as mismatches: sign what is final.
         Tensors on a GPU are copied to the CPU, which waits for the GPU. TypeError for a payload
@@ -169,9 +169,9 @@ class ChecksumUtils:
 
         batch: what `sign` returned, or was made of it by slicing, shuffling, splitting, stacking,
             concatenating or collating. The checksums are removed from the object itself, so that
-            `model(**batch)` works; only from a tuple or another object that cannot be changed they
-            are not: continue with the result's `batch` there.
-        logger: gets an error a key with the samples; None is that of `GlobalLogger`.
+            `model(**batch)` works; only a tuple or another object that cannot be changed keeps
+            them: continue with the result's `batch` then.
+        logger: gets one error per key, with the samples; None is that of `GlobalLogger`.
         strict: raises DataConsistencyError if something is wrong; otherwise training continues.
         """
         if not ChecksumUtils.enabled:

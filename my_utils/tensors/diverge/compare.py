@@ -99,8 +99,8 @@ def compare_recordings(
     rtol, atol: agree where |a - b| <= atol + rtol * |b|, as far as samples and statistics show;
         without either, bit for bit. Where only one is given the other is 0.
 
-    ValueError for a tolerance that is negative or not finite; TypeError if it is not a recording,
-    such as `ForwardTraceRecorder.recording`, which says whether it records.
+    ValueError for a tolerance that is negative or not finite; TypeError if one is not a recording.
+    (`ForwardTraceRecorder.recording` is none: it says whether calls are recorded now.)
     """
     _check_recording("first", first)
     _check_recording("second", second)

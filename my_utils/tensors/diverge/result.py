@@ -49,7 +49,7 @@ class Figures:
 
     source: "sample" (of `elements` elements) or "stats".
     max_abs, max_rel: the largest |a - b| and |a - b| / |b|.
-    rel_l2: |a - b| / |b| in the L2 norm. From statistics it is what the norms prove at least.
+    rel_l2: |a - b| / |b| in the L2 norm. From statistics it is the least that the norms prove.
     nans: NaNs and infinities in a and in b, where they differ.
     """
 
@@ -196,7 +196,7 @@ class CallCheck:
 @public("my_utils.tensors.diverge")
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where two runs part. `text` describes it in words.
+    """The first place where two runs diverge. `text` describes it in words.
 
     call: the call concerned; None for gradients of parameters. evidence: the tensors that show it.
     """
@@ -213,9 +213,9 @@ class RankReport:
     """What was found for one rank.
 
     status: "same", "different" or "not comparable"; `reason` says why it is the last one.
-    difference: the first one. checks: the calls that stand in both, in the order of their ends.
+    difference: the first one. checks: the calls that are in both, in the order of their ends.
     only_a, only_b: how many calls are in one recording only.
-    renamed: modules that have another name in B: that name, and the one in A.
+    renamed: modules that have another name in B: the name in A by the one in B.
     """
 
     rank: int

@@ -37,10 +37,10 @@ class DumpConfig:
         them.
     max_tensor_elements: the same for the elements of a tensor or an array, of which the first ones
         in row-major order are kept, as a tensor of one dimension.
-    max_depth: containers in containers; of what is nested deeper there is a note, as of a value
+    max_depth: how deep containers may be nested; a note replaces what is deeper, as it does a value
         that cannot be dumped.
-    image_format: "png", "tiff", "bmp", "webp" (all of them without loss) or "jpeg", of PIL images.
-        Modes that the format has not are stored as plain pixels.
+    image_format: "png", "tiff", "bmp", "webp" (all of them without loss) or "jpeg", for PIL images.
+        Modes that the format lacks are stored as plain pixels.
     asynchronous: `dump` copies, and a thread hashes and writes; see `UniversalDumper`.
     queue_bytes: memory of the dumps that wait to be written, beyond which `dump` waits.
     fsync: wait until the disk has a dump, so that it survives a loss of power, too. Without it a

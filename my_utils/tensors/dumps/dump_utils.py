@@ -87,11 +87,11 @@ class UniversalDumper:
     ) -> str | None:
         """Writes `obj`; returns the folder that holds it, or None if nothing was written.
 
-        stage: the point of the program, as "after_tokenize".
+        stage: the point of the program, such as "after_tokenize".
         data_id: of the sample; dumps of one sample are in one folder, `sample_<id>`.
-        branch: of the program or the run, as "train".
+        branch: of the program or the run, such as "train".
 
-        In file names texts have only allowed characters (the manifest has the original ones). In
+        File names have only allowed characters; the manifest has the original texts. In
         asynchronous mode the folder is there after `flush()`.
         """
         cfg = self.cfg
@@ -249,21 +249,21 @@ class UniversalLoader:
     ) -> Any:
         """The object of a dump.
 
-        dump_dir: as `dump` returned it, or from root_dir on.
+        dump_dir: as `dump` returned it, or relative to root_dir.
         verify: compare every file with its digest, so that a single changed bit is found. With
             False tensors and arrays are mapped, and read from the disk when they are touched;
             changes made to them stay in this process.
         allow_pickle: unpickle what only pickle could take. That runs code that the writer of the
             dump chose; without it such a dump is refused.
-        types: dataclasses, namedtuples, enums and factories of defaultdicts that may be made again,
-            beside those of modules that are imported already. Nothing is imported for a dump.
+        types: dataclasses, namedtuples, enums and factories of defaultdicts that may be recreated,
+            besides those of modules that are imported already. Nothing is imported for a dump.
             Others are loaded as a `StandIn`.
 
-        No constructor and no `__post_init__` runs. One warning lists the parts that are not as they
-        were (cut by a limit, stand-ins, devices that are not there).
+        No constructor and no `__post_init__` runs. One warning names the first part that is not as
+        it was (cut by a limit, a stand-in, a device that is not there), and counts the others.
 
         Raises:
-            DumpError: a file is missing, cut off, changed, a link, or says what no dump says.
+            DumpError: a file is missing, cut off, changed, a link, or has what no dump has.
             FileNotFoundError: there is no such folder.
 
         >>> import tempfile

@@ -108,7 +108,7 @@ class DumpTensorIO:
     def dump(
         self, tensor: torch.Tensor, dump_id: object, tag: object, rank: int | None = None
     ) -> str | None:
-        """Writes the tensor, instead of an older one of the key; returns the file.
+        """Writes the tensor, in place of an older one with the same key; returns the file.
 
         None if there is no root_dir, or the file could not be written. The file is written
         under another name and then renamed, so that readers find the old one or the new one.
@@ -181,8 +181,7 @@ class DumpTensorIO:
           `sqnr_db`, `sign_differences`, `nan_disagreements`, `inf_disagreements`, `atol`, `rtol`,
           `equal_nan`, and `first`: the first mismatches as index, value, expected value
 
-        Numbers that JSON has not are the texts "nan", "inf" and "-inf". None if there is no
-        root_dir.
+        Numbers that JSON lacks are the texts "nan", "inf" and "-inf". None if there is no root_dir.
         """
         _check_tensor(tensor)
         if self.root_dir is None:
@@ -212,7 +211,7 @@ class DumpTensorIO:
         atol: float | None = None,
     ) -> dict[str, Any]:
         """The `status` and the figures of `compare` for two tensors at hand, without a line in the
-        report. None as expected, as `load_tensors` returns it, gives the status "missing"."""
+        report. If `expected` is None, as `load_tensors` may return it, the status is "missing"."""
         _check_tensor(actual)
         if expected is None:
             return {"status": "missing"}

@@ -39,7 +39,7 @@ KIND = "__kind__"
 
 
 class ControlRandom:
-    """Saves and restores random states and data by a tag; all methods are of the class.
+    """Saves and restores random states and data by a tag; all methods are class methods.
 
     A tag is a file, `<folder>/rank_<rank>/<tag>.pt`, which is complete or missing and which
     `torch.load(weights_only=True)` reads. It holds the states of the generators of Python, numpy,
@@ -100,8 +100,8 @@ class ControlRandom:
     def read_database(cls, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Reads all files of this rank, and returns the data by their tags.
 
-        path: a folder that `setup` was given in another run, the folder of one rank in it, or one
-            file; by default the folder of this run. `load_random` searches first what was read
+        path: a folder that was passed to `setup` in another run, the folder of one rank in it, or
+            one file; by default the folder of this run. `load_random` searches first what was read
             here.
 
         FileNotFoundError if there is nothing, ValueError for a file that is none of these.
@@ -139,7 +139,7 @@ class ControlRandom:
 
     @classmethod
     def deal_with_random(cls, save: bool, tag: str | int, random_data: Any = None) -> Any:
-        """`save_random` and the data given when `save`, else the data that were saved.
+        """With `save`, calls `save_random` and returns the data given; else returns the saved data.
 
         When loading, `random_data` may be the tensor that this run would have used: what was saved
         is then put on its device.

@@ -63,17 +63,17 @@ class ForwardTraceRecorder:
     include_types, exclude_types: classes, or names of classes, one or several of them.
     sample_mode: "none" keeps no values, "head" the first elements, "rand" elements from all over
         the tensor, the same ones in each run and on each device.
-    sample_max_elems: elements a tensor; None takes all of them.
+    sample_max_elems: elements of each tensor; None takes all of them.
     record_param_dtypes, record_buffer_dtypes: the dtypes of each module's own parameters and
         buffers at each call.
     record_param_md5, record_buffer_md5: their MD5, as of `hashlib` over the row-major bytes.
     record_param_hash, record_buffer_hash: their tensor hash instead, which costs a tenth.
     hash: of inputs, outputs and gradients: "tensor" (`my_utils.tensors.tensor_hash`), "md5", or
         "none".
-    stats: whether count, min, max, mean, std, norms, zeros, NaN and Inf are noted of them.
+    stats: whether count, min, max, mean, std, norms, zeros, NaN and Inf are recorded for them.
     record_grads: the gradients that arrive at the tensors of each call, and at the parameters.
-    params_at: when parameters get their MD5. "auto": together when the outermost call has ended,
-        where they stay as they are so long; what was written to meanwhile is reported as changed.
+    params_at: when parameters get their MD5. "auto": together when the outermost call has ended, if
+        they do not change until then; one that was written to meanwhile is reported as changed.
         "call": in each module's pre-hook, which costs more and is exact whatever is written.
     compiled: "eager" runs compiled modules eagerly while the recorder is installed, so that all
         hooks fire; "op" puts `torch.ops.my_utils.hash_into` into the graphs instead (tensor hashes
@@ -260,15 +260,15 @@ class ForwardTraceRecorder:
             )
 
     def pause(self) -> None:
-        """Stops recording until `resume`. The hooks are removed, so that nothing is left to pay
-        for; call it between two steps."""
+        """Stops recording until `resume`. The hooks are removed, so that the recorder costs
+        nothing; call it between two steps."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
         self._graph.pause()
 
     def resume(self) -> None:
-        """Goes on after `pause`. Warns if the recorder is not installed."""
+        """Continues after `pause`. Warns if the recorder is not installed."""
         if self._plans is None:
             warn_once("forward_trace_resume", "resume() of a recorder that is not installed")
         elif not self._handles:
@@ -350,7 +350,7 @@ class ForwardTraceRecorder:
         """Writes the records to one file that `torch.load(path, weights_only=True)` reads.
 
         path: "{rank}" in it becomes the rank. Folders are made; a file of that name is replaced
-            when the new one is complete, so that none is ever half.
+            when the new one is complete, so that no file is ever incomplete.
         extra: kept under the key "extra": numbers, text, tensors, and dicts, lists, tuples and
             sets of them; paths, enumerations, dataclasses and numpy's values are made plain.
 

@@ -122,15 +122,15 @@ class TraceEvent:
     inputs, outputs: the tensors in them. input_values, output_values: numbers, bools, None and
         short texts in them by their paths, and of other objects the type's name as "<Name>".
     written: inputs that were written to in place while the call ran and are not among its outputs,
-        as they were after it. torch's version counters show it; what bumps none, such as `.data`,
-        is not seen.
+        as they were after it. torch's version counters show it; writes that do not change them,
+        such as through `.data`, are not seen.
     params, buffers: those of the module itself, by their names in it. Buffers are those before the
         call. params is empty in phase "recompute".
     param_dtypes, buffer_dtypes: dtypes by name, where asked for.
     grads: gradients that arrived at the tensors of the call, in the order of arrival.
     compiled: recorded from inside a graph of torch.compile: it comes after the calls that hooks saw
         below the same root, shapes are not known, and only hashes are there. The call around it is
-        the one of the nearest module around its own that was called.
+        that of the nearest module around its own that was called.
     error: what went wrong in the recorder itself, or None. Then part of the rest is missing.
     """
 
@@ -164,7 +164,7 @@ class TraceEvent:
 @public("my_utils.module_hook")
 @dataclass(slots=True)
 class RootCall:
-    """One outermost call, as of the model itself.
+    """One outermost call, such as that of the model itself.
 
     module: the name of the module that was called. began_unix: seconds.
     weights: the parameters below it by their first full names, also those that no module's hook
@@ -198,7 +198,7 @@ class ModuleInfo:
 @public("my_utils.module_hook")
 @dataclass(slots=True)
 class Recording:
-    """What one rank recorded. See the module's text for the fields."""
+    """What one rank recorded. See the module's docstring for the fields."""
 
     name: str = ""
     rank: int = 0
@@ -218,7 +218,8 @@ class Recording:
 
     @classmethod
     def of_this_rank(cls, name: str, **content: Any) -> Recording:
-        """With who recorded it, when and with what; `content` are the fields from `settings` on."""
+        """A recording with who made it, when and with what; `content` has the fields from
+        `settings` on."""
         import torch
 
         return cls(

@@ -91,8 +91,8 @@ def request_capture(
 
     log_dir: of the job; that of this process by default.
     ranks: who is asked; all by default.
-    steps: the window closes that many set_steps after it opened. Calls of set_step with the number
-        of the step before do not count.
+    steps: the window closes that many calls of set_step after it opened. A call with the same
+        number as the one before does not count.
     first_step: the number of the first step; "next": a step ahead of all these ranks, the same
         for all, which takes about a second to find; "now": each rank's next step, which may not be
         the same.
@@ -105,19 +105,19 @@ def request_capture(
     tag: only steps of timers with this tag count. By default those of the timer that comes first
         to the step.
     window: fields of a `CaptureSpec` but its id. The window is then armed at the controllers that
-        the job registered, with their backends, and taken back when the steps are over. It opens
-        once in each of the steps, or once in all where it names a start_iter.
-    at_start: for jobs that begin later. Such a request is obeyed by every process that begins while
-        it is among the newest 16, and "next" is "now".
+        the job registered, with their backends, and cancelled when the steps are over. It opens
+        once in each of the steps, or only once if it names a start_iter.
+    at_start: for jobs that begin later. Every process that begins while the request is among the
+        newest 16 obeys it, and "next" means "now".
     lead_s: seconds within which all ranks have read the request; 1.5 by default, and 6 where ranks
         are on other machines. "next" is further ahead than that.
-    store: ask by torch's store instead of a file; the ranks must `listen`. A torch store,
+    store: ask through torch's store instead of a file; the ranks must `listen`. A torch store,
         "HOST:PORT" (MASTER_ADDR and MASTER_PORT of the job), or "default" for that of this process.
         Then log_dir is not used.
 
-    The request is in `<log_dir>/my_utils.control.json`, and takes effect at a `set_step` half a
-    second later or so. Raises TypeError and ValueError for wrong arguments, OSError when the file
-    cannot be written, ConnectionError when no store is there or nobody listens. Thread-safe.
+    The request is written to `<log_dir>/my_utils.control.json`, and takes effect at a `set_step`
+    about half a second later. Raises TypeError and ValueError for wrong arguments, OSError when the
+    file cannot be written, ConnectionError when no store is there or nobody listens. Thread-safe.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -195,15 +195,15 @@ def _checked_window(window: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def listen(store: _c10d.Store | str = "default") -> None:
-    """Lets requests by torch's store reach this rank: for ranks that share no log directory.
+    """Lets requests through torch's store reach this rank: for ranks that share no log directory.
 
-    store: a torch store, or "default" for that of `init_process_group`. To be called on every rank,
+    store: a torch store, or "default" for that of `init_process_group`. Call this on every rank,
         after that. MY_UTILS_CAPTURE=store in the environment of the job does the same at the first
         step.
 
-    A separate thread polls the store twice a second, on a separate connection. Everyone who can
-    reach the store can send requests, as he can change whatever torch keeps there. A second call
-    does nothing. The thread ends with the process, or with the store.
+    A separate thread polls the store twice a second, on a separate connection. Whoever can reach
+    the store can send requests, and can also change all that torch keeps there. A second call does
+    nothing. The thread ends with the process, or with the store.
     """
     from . import job
 

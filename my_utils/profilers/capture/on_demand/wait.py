@@ -60,8 +60,8 @@ def wait_for_capture(
     """Waits until each rank of the request is done or has failed; the responses by rank.
 
     log_dir, store: as for `request_capture`.
-    timeout_s: a rank that has not finished by then gets the state "failed", with the reason; one
-        whose process is not there gets it at once.
+    timeout_s: a rank that has not finished by then gets the state "failed", with the reason; a rank
+        without a live process gets it at once.
     on_change: called with (rank, response) whenever a rank's state changes.
 
     A training process cannot wait for itself: its window needs its steps.

@@ -38,8 +38,8 @@ class Acknowledgement:
     roles: whose windows it was about. worker: what was called; None for a role without one.
     status: "armed"; "busy", without an answer in time: it may arm them later; "dead"; "failed";
         "missing", a role without workers.
-    detail: what a person wants to know, of a group by the places of its workers. answer: what was
-        returned; of a group a list, with None for workers that returned nothing.
+    detail: an explanation for people; of a group, by the places of its workers. answer: what was
+        returned; of a group, a list with None for workers that returned nothing.
     """
 
     roles: tuple[str, ...]

@@ -102,7 +102,7 @@ class ProfileManager:
     A window of a whole step begins with the first function and ends with the last one, in the
     first and last of the chosen micro-batches. A function that reports no `microbatch_index` runs
     once a step, and belongs to all micro-batches. A discrete window is one call: of one function,
-    in one micro-batch. What a schedule waits and warms up for is not recorded.
+    in one micro-batch. A schedule's wait and warm-up are not recorded.
 
     ConfigError, a ValueError, names the field, and the line of a YAML file. ImportError without
     msgspec, or pyyaml for a file. Not for use from several threads at once.
@@ -141,14 +141,14 @@ class ProfileManager:
         timeout_s: float = 10.0,
         logger: logging.Logger | None = None,
     ) -> ProfileManager:
-        """A manager of what a configuration of verl asks for, as its trainers have it today.
+        """A manager for a configuration of verl, as verl's trainers have it today.
 
         config: a trainer's YAML file, YAML itself or a mapping, with `global_profiler` and a
             `profiler` in each role; or a role's `profiler` alone. `${oc.select:...}` is resolved.
         functions: what the hooks of the roles report, by role; by default what verl calls the tasks
             of a role, such as "actor_compute_log_prob" and "actor_update".
 
-        Taken are tool, steps, profile_continuous_steps, save_path, enable, all_ranks, ranks,
+        It takes tool, steps, profile_continuous_steps, save_path, enable, all_ranks, ranks,
         discrete, finish_hook_cmd, finish_hook_all_ranks, finish_hook_ranks, and contents, schedule
         and trace_alloc_max_entries of torch's tools. What is set and has no counterpart here is
         named in one warning. ConfigError for the tools "npu" and "precision_debugger".
@@ -205,10 +205,10 @@ class ProfileManager:
             torch's RPC, or an object in this process; or a list of such, whose places are the
             ranks.
 
-        Returns what each of them answered, and never raises for a worker's sake: dead, busy and
-        failing ones, and roles without a group, are reported there and logged. What several roles
-        share is called once: its whole-step windows become one, from the first function of the
-        first of its roles to the last function of the last one.
+        Returns what each of them answered, and never raises because of a worker: dead, busy and
+        failing ones, and roles without a group, are reported there and logged. A worker that
+        several roles share is called once: its whole-step windows become one, from the first
+        function of the first of its roles to the last function of the last one.
 
         At the first call after the last of the steps it has the workers run `finish`'s command.
         """
@@ -254,9 +254,9 @@ class ProfileManager:
             `timeout_s` of this object by default, 0 for none.
 
         Windows whose iteration was over at an `arm_iter` were asked for there, without waiting for
-        the answer; what came is logged. Call this at the end for the last ones, and for `finish`'s
-        command where no `arm_iter` came after the last of the steps. A worker needs the method
-        `capture_outcomes`, as in `CaptureWorker`.
+        the answers; those that came are logged. Call this at the end for the last windows, and for
+        `finish`'s command where no `arm_iter` came after the last of the steps. A worker needs the
+        method `capture_outcomes`, as in `CaptureWorker`.
         """
         waits = self._timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s, 0)
         self._ask([sent for sent in self._sent if sent.call is None])

@@ -47,12 +47,12 @@ def arm_capture(
     """Arms the windows of a driver; the outcome of each, by its id: "armed", "not for rank 3", or
     what was wrong with it, which is logged, too.
 
-    controller: which arms them; the process's by default, which is made where there is none. What a
-        window starts is said by its `backend`, made here from the driver's `tool`.
+    controller: the one that arms them; by default the process's, which is made if there is none.
+        The `backend` of a window says what it starts; it is made here from the driver's `tool`.
     rank: of this worker, by default as `GlobalLogger().setup`, torch.distributed or the launcher
         say. Windows for other ranks are left out here, so that hooks need not name the rank.
 
-    Hooks that name no role play the one that the windows are for, where it is one.
+    Hooks that name no role take the role of the windows, if all windows are for the same one.
     """
     mine = current_rank() if rank is None else check_rank("rank", rank)
     found = _controller_here() if controller is None else controller
