@@ -84,7 +84,7 @@ class StageExporter:
         call_at_end(_close_all)
 
     def step(self, step: int | None = None) -> None:
-        """Takes the times since the step before as those of this one, to be written soon.
+        """Counts the times since the previous call as those of this step; they are written soon.
 
         step: its number; by default that of `MyTimer.set_step`, and with a `TimeManager` a count
             from 0. Once it was called, times are no longer taken at intervals.

@@ -59,8 +59,9 @@ def timer_wrap(name: Any = None) -> Any:
     name: what the times are recorded under; None: the function's `__name__`.
 
     A call that raises is timed, too. A coroutine's time is from its start to its end, waiting
-    included; a generator's is that of its code, without that of its consumer, one time a run. That
-    of a `contextlib.contextmanager` is of its entry and its exit, without the block between.
+    included; a generator's is that of its own code, without its consumer's, as one time for the
+    whole iteration. That of a `contextlib.contextmanager` is of its entry and its exit, without the
+    block between.
 
     What it returns is a Python function with the name, the parameters and the annotations of the
     function, and `functools.wraps` has copied the rest. It is pickled by reference, and by

@@ -72,9 +72,10 @@ class ForwardTraceRecorder:
         "none".
     stats: whether count, min, max, mean, std, norms, zeros, NaN and Inf are recorded for them.
     record_grads: the gradients that arrive at the tensors of each call, and at the parameters.
-    params_at: when parameters get their MD5. "auto": together when the outermost call has ended, if
-        they do not change until then; one that was written to meanwhile is reported as changed.
-        "call": in each module's pre-hook, which costs more and is exact whatever is written.
+    params_at: when parameters get their MD5 or hash. "end": together when the outermost call has
+        ended; one that was written to meanwhile is reported as changed. "call": in each module's
+        pre-hook, which costs more and is exact whatever is written. "auto": "end" for MD5, "call"
+        for tensor hashes.
     compiled: "eager" runs compiled modules eagerly while the recorder is installed, so that all
         hooks fire; "op" puts `torch.ops.my_utils.hash_into` into the graphs instead (tensor hashes
         of inputs and outputs only).

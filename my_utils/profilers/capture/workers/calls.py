@@ -35,7 +35,7 @@ class Target:
 class Acknowledgement:
     """The outcome of one call.
 
-    roles: whose windows it was about. worker: what was called; None for a role without one.
+    roles: those whose windows were sent. worker: what was called; None for a role without one.
     status: "armed"; "busy", without an answer in time: it may arm them later; "dead"; "failed";
         "missing", a role without workers.
     detail: an explanation for people; of a group, by the places of its workers. answer: what was
