@@ -521,7 +521,8 @@ def command_parser() -> CommandParser:
         f"(default: {DEFAULT_OUTPUT})",
     )  # fmt: skip
     add("--format", choices=("json", "perfetto"), help="default: by the suffix of FILE")
-    add("--layout", choices=("ranks", "seed"), default="ranks")
+    layouts = "ranks: a process for each rank; seed: JSON as the original converter writes it"
+    add("--layout", choices=("ranks", "seed"), default="ranks", help=layouts)
     add_ranks(chosen)
     add_steps(chosen)
     add("--stages", metavar="REGEX", help="only stages whose name matches REGEX")

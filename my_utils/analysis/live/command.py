@@ -80,7 +80,7 @@ _STATUSES = """\
 _NOTES = (
     "With --hung SECONDS, 0 means that each rank that lives has begun or ended a stage in the last "
     "SECONDS, and 3 that the run hangs: a rank has made no progress for SECONDS, or is dead, or "
-    "silent for so long. With neither it goes on until Ctrl-C, and ends with 0."
+    "silent for so long. With neither it goes on until Ctrl-C, and exits with 0."
 )
 
 
@@ -143,8 +143,10 @@ def command_parser() -> CommandParser:
         notes=_NOTES,
     )
     add = chosen.add_argument
-    add_logs(chosen, text="log directory of the run, or several that its ranks share out")
-    add("--once", action="store_true", help="show it once and end")
+    add_logs(
+        chosen, text="log directory of the run, or several, if its ranks write to different ones"
+    )
+    add("--once", action="store_true", help="show it once and exit")
     add(
         "--hung",
         type=checked(parse_seconds),
