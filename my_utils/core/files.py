@@ -17,7 +17,7 @@ RANDOM_BYTES = 8
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file that stands at `path` once the block has ended, and only if nothing was raised."""
+    """A file that is at `path` once the block has ended, and only if nothing was raised."""
     with on_whole_path(path) as temporary, open(temporary, "wb") as file:
         yield file
 

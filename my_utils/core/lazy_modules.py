@@ -20,7 +20,7 @@ from typing import Any
 
 class _LazyModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
-        # Those who go through all modules ask for __file__ and the like; that loads nothing.
+        # Code that goes through all modules asks for __file__ and the like; that loads nothing.
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(self.__name__), name)

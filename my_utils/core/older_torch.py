@@ -95,7 +95,7 @@ def free_kineto() -> None:
 
 def end_stale_session() -> None:
     """Ends what is left in this thread of a session that another thread stopped, for torch 2.11
-    opens none on top of it. Only for callers who know that nothing profiles."""
+    opens none on top of it. Only for callers that know that nothing profiles."""
     from torch._C import _autograd
 
     if _autograd._profiler_enabled():

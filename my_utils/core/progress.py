@@ -107,7 +107,7 @@ class Progress:
         self.tick()
 
     def tick(self) -> None:
-        """Shows the time that has passed; cheap, to be called from a loop that waits."""
+        """Shows the time that has passed; cheap; call it from a loop that waits."""
         if not self.is_shown:
             return
         now = time.monotonic()

@@ -1,6 +1,6 @@
 """Opening files in directories that other users can write to as well.
 
-Ours is a file that belongs to the user to whom a file belongs that this process makes there, as in
+A file is ours if its owner is that of a new file that this process makes there, as in
 csrc/engine/base/own_files.h.
 """
 
@@ -14,8 +14,8 @@ import stat
 
 
 def own_user(folder: str | os.PathLike[str]) -> int:
-    """The number of the user to whom new files of the folder belong: the server of a network file
-    system may have another one for the process. The process's own where no file can be made."""
+    """The number of the owner of new files in the folder: the server of a network file system may
+    have another one for the process. The process's own where no file can be made."""
     import tempfile  # readers of files do without it, and it takes its time
 
     try:
@@ -60,8 +60,8 @@ def is_own_folder(path: str) -> bool:
 
 def open_without_waiting(path: str | os.PathLike[str], flags: int) -> int:
     """As `os.open` and as an opener, for readers of a regular file, whoever owns it. OSError for
-    what is none, as a FIFO, for whose writer one would wait, or a device, which may have no end and
-    which is not opened at all."""
+    any other, such as a FIFO, whose writer one would wait for, or a device, which may have no end
+    and which is not opened at all."""
     _check_regular(os.stat(path), path)
     file = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     try:

@@ -20,7 +20,7 @@ def with_import(
 ) -> tuple[cst.Module, int]:
     """Adds `import torch_musa`, and the modules that are needed; returns how many were added.
 
-    They stand after the docstring, the imports from `__future__` and what sets the environment,
+    They come after the docstring, the imports from `__future__` and what sets the environment,
     before all else. What is imported there already is not added.
     """
     wanted = [*([PACKAGE] if is_launched else []), *needed]

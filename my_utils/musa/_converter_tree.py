@@ -279,7 +279,7 @@ class _Converter(cst.CSTTransformer):
         return not (isinstance(node.target, cst.Name) and node.target.value == "__all__")
 
     def visit_Expr(self, node: cst.Expr) -> bool:
-        """A string that stands alone is a docstring or a comment."""
+        """A string that is a whole statement is a docstring or a comment."""
         return not isinstance(node.value, cst.SimpleString | cst.ConcatenatedString)
 
     def visit_ConcatenatedString(self, node: cst.ConcatenatedString) -> bool:

@@ -104,7 +104,7 @@ class Context:
         lines = LineNumbers(text)
         for match in RELATIVE.finditer(text):
             start = match.start()
-            # Not after a name or `::`, so that mine::cuda::f and my_cuda::f are none.
+            # Not after a name or `::`, so that mine::cuda::f and my_cuda::f do not count.
             before = GLOBAL.search(text, max(0, start - 8), start)
             if before is None:
                 continue
@@ -117,7 +117,7 @@ class Context:
         return places
 
     def _namespaces(self, text: bytes) -> list[int]:
-        """Where `namespace cuda` stands directly in at, c10 or torch."""
+        """Where `namespace cuda` is directly in at, c10 or torch."""
         places: list[int] = []
         for token in TOKEN.finditer(text):
             if token["condition"] is not None:

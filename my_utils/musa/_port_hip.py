@@ -15,7 +15,7 @@ from typing import Any
 
 from ..core.extras import require
 
-# What hipify would lose stands as a character of nobody's while it works.
+# What hipify would lose is replaced by a character that no source has while it works.
 CARRIAGE_RETURN = "\ue00d"
 BYTE_ORDER_MARK = "\ufeff"
 MAGIC = '#include "hip/hip_runtime.h"\n'
@@ -53,7 +53,7 @@ class Hipify:
             return text  # a character that no source has
         mark = BYTE_ORDER_MARK if old.startswith(BYTE_ORDER_MARK) else ""
         old = old.removeprefix(mark)
-        # To hipify the first name of a text is none: it looks at what is before.
+        # Hipify does not see the first name of a text: it looks at what is before it.
         start = "" if is_first else "\n"
         new = self._run(start + old.replace("\r", CARRIAGE_RETURN), suffix)
         if not is_first:

@@ -21,7 +21,7 @@ from pathlib import Path
 # Begins with a literal, by which it is found fast; what is before is checked afterwards.
 INCLUDE = re.compile(rb'include(?:_next)?[ \t]*(?:\([ \t]*)?([<"])([^>"\r\n]{1,1024})[>"]')
 BEFORE = re.compile(rb"(?:#[ \t]*|__has_)$")
-# How many bytes may stand between # and include.
+# How many bytes may be between # and include.
 ROOM = 32
 
 

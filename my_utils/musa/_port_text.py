@@ -240,7 +240,7 @@ class TextPort:
 
 
 def _changed_lines(old: bytes, new: bytes) -> int:
-    """How many lines hipify has changed; the one that it puts before the first is none."""
+    """How many lines hipify has changed; the one that it puts before the first does not count."""
     old_lines, new_lines = (text.removeprefix(codecs.BOM_UTF8).splitlines() for text in (old, new))
     added = len(new_lines) - len(old_lines)
     lines = zip(old_lines, new_lines[max(0, added) :], strict=False)

@@ -10,7 +10,7 @@ names are called there:
     prefixes    a prefix of `names` and what takes its place
     without     names of these that the platform lacks; * stands for the rest of a name
     pairs       names that follow no prefix; they win over the others
-    headers     what stands between <> or "" after #include
+    headers     what is between <> or "" after #include
     folders     beginnings of such paths; the rest follows, with .muh for .cuh and MUSA for CUDA
     absent      headers of these folders that the platform lacks
     watch_headers  patterns of headers; what matches and has no rule is reported

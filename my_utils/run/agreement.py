@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str) -> Place:
-        """ValueError for what is none."""
+        """ValueError for any other text."""
         try:
             about = json.loads(text)
             return cls(Path(about["folder"]), str(about["run_id"]))

@@ -142,8 +142,8 @@ def _begin(process: _Process) -> None:
 
 
 def _existing(place: Place, name: str) -> Place:
-    """The place that was agreed on, made on this host where it has no disk with the others; one of
-    its own where that cannot be made."""
+    """The place that was agreed on, made on this host where it has no disk with the others; a
+    separate one where that cannot be made."""
     try:
         place.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -80,7 +80,7 @@ def _why_nothing(reported: Reported) -> str:
 
 def verdict_lines(places: Sequence[str]) -> list[str]:
     """The verdict on the folders as one run, or one line with the reason why there is none. Before
-    it stands who held the others up, where the run was ended in a standstill."""
+    it comes who held the others up, where the run was ended in a standstill."""
     return [*_standstill_lines(places), *_judged_lines(places)]
 
 

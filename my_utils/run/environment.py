@@ -70,7 +70,7 @@ def hung_after_s() -> float:
 
 
 def reach(environment: Mapping[str, str], *, gpu_times: bool = True) -> dict[str, str]:
-    """The environment of processes that are to be reached: a copy of `environment`, completed."""
+    """The environment of processes that must be reached: a copy of `environment`, completed."""
     reached = dict(environment)
     before = [entry for entry in reached.get("PYTHONPATH", "").split(os.pathsep) if entry]
     others = [entry for entry in before if entry != SITE_FOLDER]

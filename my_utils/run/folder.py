@@ -77,7 +77,7 @@ def held_by(folder: Path, before_s: float | None = None) -> str | None:
 
     before_s: files that were written after this moment (Unix time) do not count.
     """
-    from ..core.run_files.newest import FILE_OF_A_RUN  # only who starts a run asks
+    from ..core.run_files.newest import FILE_OF_A_RUN  # only a process that starts a run asks
 
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):

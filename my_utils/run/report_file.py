@@ -24,8 +24,8 @@ _BYTES_MAX = 64 << 20
 
 @dataclass
 class Reported:
-    """What came in. folders: where ranks write, the newest of each; ranks: who did, each with the
-    pid of its newest process."""
+    """What came in. folders: where ranks write, the newest of each; ranks: those that did, each
+    with the pid of its newest process."""
 
     pythons: int = 0
     torches: int = 0

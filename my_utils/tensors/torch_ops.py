@@ -1,7 +1,7 @@
 """Registers torch.ops.my_utils.* with torch, once in a process.
 
-The kernels are C functions of `_core`; what torch needs beside them stands here: the schemas, the
-form of the results (for compiled and exported graphs), and that nothing is differentiated.
+The kernels are C functions of `_core`; what torch needs beside them is here: the schemas, the form
+of the results (for compiled and exported graphs), and that nothing is differentiated.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 CHUNK = 1 << 16  # the decoder counts the lines before an error: it is given few
-EVENT_MAX = 16 << 20  # characters; a longer event is none
+EVENT_MAX = 16 << 20  # characters; a longer event is left out
 PERFETTO_HEAD = 64 << 10  # bytes in which the first packet of Perfetto's protobuf ends
 VALUE_MAX = 1 << 28  # of a value beside the events, such as sources
 BAD_AT_ONCE = 64  # events that are left out as one where the end of each is unknown

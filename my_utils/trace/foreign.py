@@ -33,12 +33,12 @@ DAY_NS = 86_400 * 10**9
 YEAR_2000_NS = 946_684_800 * 10**9
 YEAR_2100_NS = 4_102_444_800 * 10**9
 ROUNDING_NS = 2  # an end this far beyond that of the slice around it nests all the same
-LATEST_NS = (1 << 62) - 1  # of a row; an end after it is none
+LATEST_NS = (1 << 62) - 1  # of a row; an end after it does not count
 NEVER = 1 << 63
 TIME_MAX_US = 1 << 53
 NODE_SHIFT = 40  # a node id carries its process above this bit
 PROCESSES_MAX = (1 << 13) - 1
-TRACKS_BELOW = 10_000_000  # tids of our own begin here, above those of Linux
+TRACKS_BELOW = 10_000_000  # our own tids begin here, above those of Linux
 NESTING_TRACKS = 32  # of a thread; one further slice at a time is on each of the others
 METADATA_MAX = 32 << 10
 ROWS_A_WRITE = 1000
@@ -502,7 +502,7 @@ class _Rows:
 
 
 def _number(value: Any, most: int) -> int | Decimal:
-    """Exact, also where it stands as text; ValueError for another value and for a larger one."""
+    """Exact, also where it is text; ValueError for another value and for a larger one."""
     try:
         number: int | Decimal = Decimal(value) if isinstance(value, str) else value
         if type(number) in (int, Decimal) and -most <= number <= most:
@@ -549,7 +549,7 @@ def _async_id(event: dict[str, Any], pid: int | str) -> str:
 
 def _flow_id(event: dict[str, Any], pid: int | str) -> str:
     """What pairs the ends of a flow: of all processes, by name, category, and a number, which may
-    stand as hexadecimal text."""
+    be hexadecimal text."""
     number = _flow_number(event.get("id"))
     key = _async_id(event, pid) if number is None else (number, _text(event.get("cat")))
     return repr((key, _text(event.get("name"))))

@@ -61,7 +61,7 @@ class SortedRuns:
 
 
 def _blocks(run: IO[bytes]) -> Iterator[tuple[Any, ...]]:
-    """The entries of one run: a file of our own without a name, written by this process."""
+    """The entries of one run: a file without a name, written by this process."""
     while True:
         try:
             block = marshal.load(run)

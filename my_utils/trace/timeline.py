@@ -291,8 +291,8 @@ def _readable(paths: Sequence[Path]) -> list[Path]:
 
 
 def _depths(track: Sequence[Span]) -> list[int]:
-    """How deep each stage of one thread stands, in the order of `track`, which is that of begins.
-    Node ids say it; a stage without one is in those that run when it begins."""
+    """How deep each stage of one thread is, in the order of `track`, which is that of begins. Node
+    ids say it; a stage without one is in those that run when it begins."""
     parents = {span.node: span.parent for span in track if span.node > 0}
     by_node: dict[int, int] = {0: -1}
     for node in parents:
@@ -421,7 +421,7 @@ def _draw_names(
 
 
 def _label_bands(panel: Axes, bands: list[_Band], row_inches: float) -> None:
-    """Beside each band, or beside so many that the labels have room."""
+    """Beside each band, or beside so many that the labels fit."""
     places: list[float] = []
     labels: list[str] = []
     for band in bands:

@@ -11,7 +11,7 @@ struct mu_py_run {
 struct mu_py_call {
     PyObject_HEAD struct mu_py_call *outer; /* owned; NULL for none */
     PyObject *role;                         /* owned: a str, or NULL */
-    struct mu_py_opener *opener;            /* borrowed: who watches it; NULL for nobody */
+    struct mu_py_opener *opener;            /* borrowed: watches it; NULL for none */
     struct mu_py_run *run;                  /* owned: of its window */
     uint64_t number;
     uint64_t event; /* the number of the event that it began with */

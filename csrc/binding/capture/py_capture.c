@@ -7,9 +7,8 @@
  * opener is abandoned when nobody holds its event any more and no context knows it, or its task is
  * done, or its own context begins a later iteration of the same function.
  *
- * The windows are changed under the GIL. The calls may release the GIL, so the object has a lock of
- * its own that keeps them in order. A hook that such a call runs into on the same thread is
- * ignored.
+ * The windows are changed under the GIL. The calls may release the GIL, so the object has its own
+ * lock, which keeps them in order. A hook that such a call runs into on the same thread is ignored.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -499,7 +498,7 @@ static int word_of(const struct description *from, enum field field, const char 
     return -1;
 }
 
-/* The four fields of a gate stand together; `names` is the first of them. */
+/* The four fields of a gate are adjacent; `names` is the first of them. */
 static int gate_of(const struct description *from, enum field names, struct mu_capture_gate *gate) {
     static const char *const edges[] = {[MU_CAPTURE_ENTER] = "ENTER", [MU_CAPTURE_EXIT] = "EXIT"};
     int edge = word_of(from, names + 3, edges, 2);

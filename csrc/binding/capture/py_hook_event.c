@@ -13,7 +13,7 @@ struct hook_event {
     PyObject *rank;                       /* int or None */
     struct mu_state *keeper;              /* borrowed from the module; NULL in subclasses */
     uint64_t number;                      /* of events that were entered, see py_calls.h; or 0 */
-    struct mu_py_opener *opener;          /* borrowed: is told when the event is gone; or NULL */
+    struct mu_py_opener *opener;          /* borrowed: notified when the event is gone; or NULL */
 };
 
 enum { FIELDS = MU_PY_HOOK_FIELDS };
@@ -143,8 +143,7 @@ static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t 
     return (PyObject *)self;
 }
 
-/* For subclasses. They have no vectorcall, and may have an __init__ of their own, as dataclasses
- * do. */
+/* For subclasses. They have no vectorcall, and may have their own __init__, as dataclasses do. */
 static PyObject *event_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
                            PyObject *Py_UNUSED(kwargs)) {
     return type->tp_alloc(type, 0);
@@ -341,7 +340,7 @@ uint64_t mu_py_hook_number(struct mu_state *state, PyObject *event) {
     return self->number;
 }
 
-/* Warns of a number that is none, once; the event then has none. Other exceptions stay set: -1. */
+/* Warns once of an invalid number; the event then has no number. Other exceptions stay set: -1. */
 static int leave_out(struct mu_state *state) {
     if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_ValueError)) {
         return -1;

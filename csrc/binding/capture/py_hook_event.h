@@ -16,8 +16,8 @@ static inline bool mu_py_is_hook_event(const struct mu_state *state, PyObject *o
 /* The name alone, borrowed from the event. Returns 0, or -1 with TypeError. */
 int mu_py_hook_name(PyObject *event, struct mu_capture_text *name);
 
-/* All fields but the call. The texts are borrowed from the event. A number in `meta` that is none
- * is left out, with one warning. 0, or -1 with TypeError. */
+/* All fields but the call. The texts are borrowed from the event. An invalid number in `meta` is
+ * left out, with one warning. 0, or -1 with TypeError. */
 int mu_py_hook_read(struct mu_state *state, PyObject *event, struct mu_capture_event *out);
 
 /* Borrowed; None or NULL for no role. */
@@ -28,7 +28,7 @@ PyObject *mu_py_hook_name_object(PyObject *event);
 
 struct mu_py_opener;
 
-/* Tells `opener` when the event is gone, unless another one is told already. */
+/* Notifies `opener` when the event is gone, unless it already notifies another one. */
 void mu_py_hook_watch(PyObject *event, struct mu_py_opener *opener);
 void mu_py_hook_leave(struct mu_py_opener *opener);
 

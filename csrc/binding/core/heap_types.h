@@ -10,9 +10,9 @@
  * gets a new reference, which the caller owns. */
 int mu_py_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept);
 
-/* Gives a class method descriptors of its own for every method of the table that it does not
- * define itself. CPython specialises a call only when the type of `self` is exactly the type of
- * the descriptor, so a subclass that merely inherits pays for it. */
+/* Gives a class its own method descriptors for every method of the table that it does not define
+ * itself. CPython specialises a call only when the type of `self` is exactly the type of the
+ * descriptor, so a subclass that merely inherits pays for it. */
 int mu_py_own_descriptors(PyTypeObject *type, PyMethodDef *methods);
 
 /* tp_traverse of objects that lead nowhere but to their type. One that the module itself owns needs

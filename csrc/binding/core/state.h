@@ -116,7 +116,7 @@ int mu_py_block_bootstrap_exec(PyObject *module);
 int mu_py_process_stacks_exec(PyObject *module);
 
 /* Frees the memory that is kept for hook events. Their type must still be there: the allocator asks
- * it how much lies in front of them. */
+ * it how much memory is in front of them. */
 void mu_py_hook_events_free(struct mu_state *state);
 int mu_py_packed_times_exec(PyObject *module);
 

@@ -8,7 +8,7 @@
 
 #include "process_stacks/python_layout.h"
 
-/* NULL, or why stacks of this Python cannot be read: a text that lives for ever. */
+/* NULL, or why stacks of this Python cannot be read: a text that lives forever. */
 const char *mu_py_layout(struct mu_python_layout *layout);
 
 /* What public headers say, the same in all versions. */

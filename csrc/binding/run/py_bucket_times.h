@@ -13,7 +13,7 @@
 struct mu_py_bucket_times;
 
 /* A backward begins: sets the hooks, and forgets the times of the backward before. What cannot be
- * hooked is passed over. gpu: the recorder's pool, for the times at which the GPU comes to the same
+ * hooked is skipped. gpu: the recorder's pool, for the times at which the GPU comes to the same
  * places, or NULL. No exception may be set, and none is set afterwards. */
 void mu_py_bucket_times_install(struct mu_py_bucket_times *self, struct mu_cuda_pool *gpu);
 

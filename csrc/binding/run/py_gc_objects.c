@@ -4,8 +4,8 @@
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x03100000
 #include <internal/pycore_interp.h>
 
-/* The list of callbacks stands right before the count that is read, so if it is where it should
- * be, so is the count. */
+/* The list of callbacks is right before the count that is read, so if it is where it should be, so
+ * is the count. */
 static int check_layout(const struct _gc_runtime_state *gc) {
     PyObject *module = PyImport_ImportModule("gc");
     PyObject *callbacks = module == NULL ? NULL : PyObject_GetAttrString(module, "callbacks");

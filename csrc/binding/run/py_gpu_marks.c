@@ -75,7 +75,7 @@ static PyObject *time_of(const struct mu_py_gpu_marks *marks, Py_ssize_t at, int
     int64_t error =
         same ? best->error_ns + mu_cuda_drift_ns(apart_ns) + RESOLUTION_NS : times.error_ns;
     *error_ns = error > *error_ns ? error : *error_ns;
-    int64_t after_ns = at_ns > origin_ns ? at_ns - origin_ns : 0; /* not before it was told to */
+    int64_t after_ns = at_ns > origin_ns ? at_ns - origin_ns : 0; /* not before it was asked to */
     return PyLong_FromLongLong(after_ns / NS_IN_US);
 }
 

@@ -17,8 +17,8 @@ static const char *const generation_keys[MU_GC_GENERATIONS] = {",gc0_us=", ",gc1
 
 /* --- collections -------------------------------------------------------------------------- */
 
-/* A whole number of what a callback is told; -1 where there is none. `key` is made of `name`. -1
- * with an exception. */
+/* A whole number from what a callback is passed; -1 where there is none. `key` is made of `name`.
+ * -1 with an exception. */
 static int number_of(PyObject **key, const char *name, PyObject *info, int64_t *out) {
     if (*key == NULL) {
         *key = PyUnicode_InternFromString(name);

@@ -24,7 +24,7 @@ struct mu_py_host_samples {
 };
 
 /* From now on the training thread is sampled once it begins. True where its waits for the GIL can
- * be told. Needs the GIL. */
+ * be distinguished. Needs the GIL. */
 bool mu_py_host_samples_switch_on(struct mu_py_host_samples *self);
 
 /* The loader has these workers; what is beyond MU_SAMPLER_WORKERS_MAX is not sampled. */

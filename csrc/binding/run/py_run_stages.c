@@ -108,7 +108,7 @@ static void take_back(struct mu_py_run_stages *self) {
     }
 }
 
-/* A forward, an input or a step after a forward: what was taken for its loss was none. */
+/* A forward, an input or a step after a forward: what was taken for its loss was not one. */
 static void end_loss(struct mu_py_run_stages *self, bool was_loss) {
     if (self->open == MU_RUN_LOSS && !was_loss) {
         take_back(self);
@@ -302,7 +302,7 @@ static bool lead(struct mu_py_run_stages *self) {
            mu_clock_monotonic_ns() >= leader->calls_at_ns;
 }
 
-/* Whether a step is to be reported. */
+/* Whether a step must be reported. */
 static bool after_step(struct mu_py_run_stages *self, const void *optimizer) {
     self->leader.stepped = optimizer == self->leader.optimizer && self->timer != NULL;
     return !self->leader.stepped || lead(self);

@@ -76,7 +76,7 @@ void mu_py_run_forget(struct mu_py_run_stages *self);
 /* An optimizer steps. */
 void mu_py_run_begin_step(struct mu_py_run_stages *self, const void *optimizer);
 
-/* Its step ends. True when it was the outermost, and is to be reported. */
+/* Its step ends. True when it was the outermost, and must be reported. */
 MU_MUST_CHECK bool mu_py_run_end_step(struct mu_py_run_stages *self, const void *optimizer);
 
 /* -1 with an exception set. */

@@ -1,5 +1,5 @@
-/* Who uses a handle: the frame, the context and the stack of frames of the calling thread. A task
- * has a context of its own, and a greenlet a stack of its own. */
+/* The user of a handle: the frame, the context and the stack of frames of the calling thread. A
+ * task has its own context, and a greenlet its own stack. */
 #ifndef MU_PY_CALLER_H
 #define MU_PY_CALLER_H
 

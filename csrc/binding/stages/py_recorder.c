@@ -50,7 +50,7 @@ static PyObject *after_fork_in_child(PyObject *weak_module, PyObject *Py_UNUSED(
 static PyMethodDef fork_method = {"after_fork_in_child", after_fork_in_child, METH_NOARGS, NULL};
 
 /* An interpreter drops what it calls at forks after its last garbage collection: what that held
- * then would stay for ever, and so would a module's recorder. */
+ * then would stay forever, and so would a module's recorder. */
 static int watch_forks(void) {
     PyObject *module = PyImport_ImportModule(mu_module.m_name);
     PyObject *weak = module == NULL ? NULL : PyWeakref_NewRef(module, NULL);
@@ -286,7 +286,7 @@ static void warn_of(struct mu_state *state, const struct trouble *trouble) {
     mu_py_warn(state, trouble->kind, message);
 }
 
-/* Who gets the error of it warns. */
+/* The caller that gets its error warns. */
 static void take_no_memory_as_reported(struct mu_state *state) {
     for (int i = 0; i < TROUBLES; i++) {
         if (troubles[i].offset == COUNT_OF(no_memory) && state->recorder->broken) {

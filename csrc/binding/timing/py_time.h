@@ -1,8 +1,8 @@
 /* Recorders of durations by name, and the list of those that are enabled. This is the C base of
  * my_utils.timing.
  *
- * Enabled recorders stand in a context variable, so that each thread and each asyncio task has a
- * stack of its own. All of it needs the GIL, which also guards the durations.
+ * Enabled recorders are in a context variable, so that each thread and each asyncio task has its
+ * own stack. All of it needs the GIL, which also guards the durations.
  */
 #ifndef MU_PY_TIME_H
 #define MU_PY_TIME_H
@@ -16,7 +16,7 @@
 
 /* The place of a name's durations in one recorder. All zero: no place. */
 struct mu_py_series {
-    uint64_t recorder;          /* its number, never used twice in a process; 0 is none */
+    uint64_t recorder;          /* its number, never used twice in a process; 0: no recorder */
     struct mu_samples *samples; /* borrowed from the recorder */
 };
 

@@ -1,7 +1,7 @@
 /* The type TraceJob: one trace that is being written, from rows of profile CSVs.
  *
  * `convert` releases the GIL while it works. Calls from several threads run in parallel, each with
- * a converter of its own. The engine's job does its own locking.
+ * its own converter. The engine's job does its own locking.
  */
 #include "core/args.h"
 #include "core/heap_types.h"

@@ -1,11 +1,11 @@
 /* A hash table that finds the number of a key, and the hashes of 64-bit numbers and of bytes.
  *
- * The keys stand with the caller, numbered from 1 on; the table holds the hash and the number of
- * each. Open addressing with linear probing; at most half of the slots are taken, and no key is
- * taken out. Any number of threads may search a table that nobody changes.
+ * The caller keeps the keys, numbered from 1 on; the table holds the hash and the number of each.
+ * Open addressing with linear probing; at most half of the slots are taken, and no key is taken
+ * out. Any number of threads may search a table that nobody changes.
  *
- * Two tables are of their own kind: the one of id_map.h, whose keys are taken out again, and the
- * one of cuda/nvtx.c, which threads search while another one adds to it.
+ * Two tables are of another kind: the one of id_map.h, whose keys are taken out again, and the one
+ * of cuda/nvtx.c, which threads search while another one adds to it.
  */
 #ifndef MU_HASH_TABLE_H
 #define MU_HASH_TABLE_H

@@ -1,7 +1,7 @@
 /* Local time as text, in a way that a fork does not spoil.
  *
  * localtime_r and strftime take a lock of libc, which a child of fork() gets as it was: if a thread
- * of the parent held it at that moment, every localtime in the child waits for ever. Here a fork
+ * of the parent held it at that moment, every localtime in the child waits forever. Here a fork
  * waits until no thread is inside. Thread-safe.
  */
 #ifndef MU_LOCAL_TIME_H

@@ -1,9 +1,8 @@
 /* Files in directories that other users can write to as well.
  *
- * Ours is a file that belongs to the user to whom a file belongs that this process makes there: the
- * server of a network file system, and a user namespace, may know the process under another number.
- * Functions are thread-safe; what they open is closed on exec. None waits for the other end of a
- * FIFO.
+ * A file is ours if its owner is that of a new file that this process makes there: the server of a
+ * network file system, and a user namespace, may know the process under another number. Functions
+ * are thread-safe; what they open is closed on exec. None waits for the other end of a FIFO.
  */
 #ifndef MU_OWN_FILES_H
 #define MU_OWN_FILES_H
@@ -13,8 +12,8 @@
 
 #include "base/error.h"
 
-/* The user to whom new files of the directory belong. Makes one for a moment; where that fails it
- * is the process's effective user. */
+/* The owner of new files in the directory. Makes one for a moment; where that fails it is the
+ * process's effective user. */
 uid_t mu_own_user(const char *directory);
 
 /* The same file under a number above those of the standard streams, for a file that stays open.
@@ -22,8 +21,8 @@ uid_t mu_own_user(const char *directory);
  * into the file. -1 with errno, also for -1. */
 MU_MUST_CHECK int mu_above_streams(int fd);
 
-/* A file that stays open. A program may close descriptors that it has not opened, and open a file
- * of its own under the same number. */
+/* A file that stays open. A program may close descriptors that it has not opened, and open another
+ * file under the same number. */
 struct mu_file_id {
     dev_t device;
     ino_t inode;

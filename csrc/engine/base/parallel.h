@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Processes the part [begin, end). Called from several threads at once, never with the GIL. A task
- * stores its results in places of its own part, and never adds to shared values: when torch's pool
+ * stores its results in the places of its part, and never adds to shared values: when torch's pool
  * fails half-way, all parts are processed again. */
 typedef void (*mu_parallel_task)(int64_t begin, int64_t end, void *context);
 

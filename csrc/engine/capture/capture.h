@@ -95,7 +95,7 @@ enum mu_capture_state {
 struct mu_capture_window {
     enum mu_capture_state state;
     enum mu_capture_outcome outcome;
-    struct mu_capture_spec spec;    /* its texts and numbers lie in `memory` */
+    struct mu_capture_spec spec;    /* its texts and numbers are in `memory` */
     void *memory;                   /* owned */
     uint64_t call;                  /* that opened it; 0: it has ended, or opened it at its end */
     struct mu_capture_text trigger; /* the name of the start gate that opened it */

@@ -5,9 +5,9 @@
  * must not wait for a log directory that hangs. The training reads one number, `attention`, at
  * every set_step.
  *
- * Only a regular file is read that belongs to root or to the user to whom our files there belong,
- * and that nobody else can write to. Thread-safe; after a fork the child calls mu_control_init and
- * begins anew.
+ * Only a regular file is read that belongs to root or to the owner of our files there, and that
+ * nobody else can write to. Thread-safe; after a fork the child calls mu_control_init and begins
+ * anew.
  */
 #ifndef MU_CONTROL_H
 #define MU_CONTROL_H
@@ -52,7 +52,7 @@ struct mu_control {
     _Atomic bool wanted;                        /* there is a reader */
     pthread_mutex_t lock;                       /* of all below */
     char directory[MU_CONTROL_DIRECTORY_BYTES]; /* empty: none is watched */
-    uid_t user;                                 /* to whom our files in it belong */
+    uid_t user;                                 /* the owner of our files in it */
     unsigned moves;                             /* of `directory` */
     struct stat seen;                           /* the file that was read last; st_ino 0: none */
     int seen_errno;                             /* of the last attempt to open it */
@@ -71,7 +71,8 @@ void mu_control_release(struct mu_control *control);
  */
 void mu_control_listen(struct mu_control *control, bool wanted);
 
-/* Sets who hears of texts that are read from now on, at once, whether or not anybody takes them. */
+/* Sets what is called with each text that is read from now on, at once, whether or not anybody
+ * takes them. */
 void mu_control_set_listener(struct mu_control *control, mu_control_listener *listener,
                              void *context);
 

@@ -285,7 +285,7 @@ static void compare_decoded(const struct mu_compare_pair *pair, const uint8_t *a
     }
 }
 
-/* With the kernel for elements as they lie. Returns false, and changes nothing, where there is none
+/* With the kernel for elements as stored. Returns false, and changes nothing, where there is none
  * or an element is not finite. `count` is a multiple of MU_COMPARE_LANES. */
 static bool compare_direct(const struct mu_compare_pair *pair, const uint8_t *a, const uint8_t *b,
                            size_t count, int64_t first, bool same, struct mu_compare_lanes *lanes,

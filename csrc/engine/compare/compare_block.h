@@ -12,7 +12,7 @@
 struct mu_compare_pair {
     struct mu_compare_tolerance tolerance;
     const struct mu_compare_kernels *kernels;
-    int kernel; /* enum mu_compare_type for elements as they lie; -1: they are decoded first */
+    int kernel; /* enum mu_compare_type for elements as stored; -1: they are decoded first */
     uint8_t dtype_a, dtype_b;
     bool integers; /* both are integers or bools */
     bool wide;     /* at least one is a 64-bit integer */

@@ -14,7 +14,7 @@
 
 enum {
     MU_COMPARE_LANES = 8,
-    MU_COMPARE_BLOCK = 4096, /* elements at most that a kernel takes as they lie */
+    MU_COMPARE_BLOCK = 4096, /* elements at most that a kernel takes as stored */
     MU_COMPARE_PIECE = 1024, /* that are decoded at a time: both sides fit the first cache */
 };
 

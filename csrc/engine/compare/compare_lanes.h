@@ -135,8 +135,8 @@ INLINE doubles load_lanes(const double *lanes) {
     return load_f64((const char *)lanes, 0);
 }
 
-/* In AVX2 as instructions of their own: compilers put such operations of two vectors together, and
- * have too few registers then. */
+/* In AVX2 as separate instructions: compilers put such operations of two vectors together, and have
+ * too few registers then. */
 #if defined(__AVX2__) && MU_VECTOR_BYTES == 32
 INLINE doubles absolute(doubles x) {
     return (doubles)_mm256_andnot_pd(_mm256_set1_pd(-0.0), (__m256d)x);

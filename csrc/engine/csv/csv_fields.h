@@ -1,6 +1,6 @@
 /* Parses the fields of a profile row: times, steps and types.
  *
- * Texts lie in a reader's buffer, whose padding may be read. The functions are inline because each
+ * Texts are in a reader's buffer, whose padding may be read. The functions are inline because each
  * is called once for every row. A cache belongs to one thread at a time.
  */
 #ifndef MU_CSV_FIELDS_H

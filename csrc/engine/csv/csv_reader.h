@@ -53,7 +53,7 @@ struct mu_csv_row {
     uint64_t line; /* where the row starts */
     int column_count;
     enum mu_csv_problem problem;
-    int skipped_nul; /* NUL bytes stood before the row and were left out */
+    int skipped_nul; /* NUL bytes before the row were left out */
 };
 
 struct mu_csv_input {

@@ -1,7 +1,7 @@
 #include <arm_neon.h>
 
-/* Byte i stands in vector i % 4, so that four bytes whose bits are neighbours in the mask stand in
- * the same place of the four vectors. */
+/* Byte i is in vector i % 4, so that four bytes whose bits are neighbours in the mask are in the
+ * same place of the four vectors. */
 typedef uint8x16x4_t block_bytes;
 
 static inline block_bytes load_block(const char *bytes) {

@@ -46,7 +46,7 @@ void mu_csv_writer_set_machine(struct mu_csv_writer *writer, const char *machine
  * `out` has room for 2 * length + 2 bytes. */
 size_t mu_csv_quote(char *out, const char *text, size_t length);
 
-/* ",tid=T[,tag=X]" as it stands inside the quoted metadata of every row of a track. */
+/* ",tid=T[,tag=X]" as it is inside the quoted metadata of every row of a track. */
 size_t mu_csv_track_text(char out[MU_CSV_TRACK_MAX], uint32_t tid, const char *tag,
                          size_t tag_length);
 
@@ -87,7 +87,7 @@ struct mu_csv_event_row {
 
 /* The track is written after metadata that begins with node_id, and before any other metadata. A
  * row of another type than START and END follows a START row of its time and name, which opens it
- * for readers that take whatever is no START for an end. Our own readers pass over that row. */
+ * for readers that take whatever is no START for an end. Our own readers ignore that row. */
 void mu_csv_write_event(struct mu_csv_writer *writer, const struct mu_csv_event_row *row);
 
 /* How many rows whole lines are, without those that only open the next one. */

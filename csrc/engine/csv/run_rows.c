@@ -1,4 +1,4 @@
-/* Values of counters as columns, and the rows about a run as they stand. */
+/* Values of counters as columns, and the rows about a run as they are. */
 #include "csv/run_rows.h"
 
 #include "base/digits.h"

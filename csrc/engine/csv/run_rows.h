@@ -2,7 +2,7 @@
  *
  * Counters become columns. Of the rows about the run (`my_utils.run`, `.sync`,
  * `.workload`, `.bucket`, `.ready`) the
- * pairs are kept as they stand. Both are bounded. All memory is owned. One thread at a time.
+ * pairs are kept as they are. Both are bounded. All memory is owned. One thread at a time.
  */
 #ifndef MU_RUN_ROWS_H
 #define MU_RUN_ROWS_H
@@ -38,7 +38,7 @@ struct mu_run_rows {
 void mu_run_rows_init(struct mu_run_rows *rows);
 void mu_run_rows_reset(struct mu_run_rows *rows);
 
-/* `pairs`: of the row's user part. Values that are no numbers are passed over. */
+/* `pairs`: of the row's user part. Values that are not numbers are ignored. */
 MU_MUST_CHECK int mu_run_rows_counter(struct mu_run_rows *rows, struct mu_span name,
                                       struct mu_span pairs, int64_t step, int64_t attempt,
                                       struct mu_error *err);

@@ -61,7 +61,7 @@ MU_MUST_CHECK int mu_stage_rows_init(struct mu_stage_rows *rows, const struct mu
                                      struct mu_error *err);
 void mu_stage_rows_reset(struct mu_stage_rows *rows);
 
-/* Rows of other kinds are passed over. */
+/* Rows of other kinds are skipped. */
 void mu_stage_rows_next(struct mu_stage_rows *rows, struct mu_stage_row *row, struct mu_error *err);
 
 /* A guess whether the next row is in memory already, so that reading it does not wait for a

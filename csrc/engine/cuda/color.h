@@ -1,7 +1,7 @@
 /* Converts colours as users write them to the ARGB word of NVTX.
  *
- * The result is 0xAARRGGBB. It is opaque, unless an integer has an alpha of its own. All functions
- * are pure and thread-safe.
+ * The result is 0xAARRGGBB. It is opaque, unless an integer has its own alpha. All functions are
+ * pure and thread-safe.
  */
 #ifndef MU_COLOR_H
 #define MU_COLOR_H

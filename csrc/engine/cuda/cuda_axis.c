@@ -63,7 +63,7 @@ void mu_cuda_axis_tighten(struct mu_cuda_axis *axis, float elapsed_ms, struct mu
 }
 
 /* All events of one collect are placed by the middle of the interval, so that they keep their order
- * and their distances. The bounds of a single event move it only if it lies outside them. */
+ * and their distances. The bounds of a single event move it only if it is outside them. */
 struct mu_cuda_instant mu_cuda_axis_place(const struct mu_cuda_axis *axis, float elapsed_ms,
                                           struct mu_cuda_seen event) {
     int64_t elapsed = mu_cuda_ms_to_ns(elapsed_ms);

@@ -1,7 +1,7 @@
 /* Places GPU times on the host's clock.
  *
  * The driver gives only differences between two events. The axis keeps one event, the anchor, and
- * an interval [low, high] on the host's monotonic clock in which its timestamp lies. Every
+ * an interval [low, high] on the host's monotonic clock that contains its timestamp. Every
  * completed event narrows the interval: it ran after it was enqueued, and before it was seen to be
  * complete. A new anchor shifts the interval by the elapsed time between the two anchors. So no
  * difference grows long: a float of milliseconds has steps of 1 us from 16 s on. Every shift widens
@@ -42,15 +42,14 @@ struct mu_cuda_seen {
 
 void mu_cuda_axis_start(struct mu_cuda_axis *axis, struct mu_cuda_seen anchor);
 
-/* Makes an event that lies `elapsed_ms` after the anchor the new anchor. */
+/* Makes an event `elapsed_ms` after the anchor the new anchor. */
 void mu_cuda_axis_advance(struct mu_cuda_axis *axis, float elapsed_ms, struct mu_cuda_seen anchor);
 
-/* Narrows the interval by an event that lies `elapsed_ms` after the anchor (before, if negative).
- */
+/* Narrows the interval by an event `elapsed_ms` after the anchor (before, if negative). */
 void mu_cuda_axis_tighten(struct mu_cuda_axis *axis, float elapsed_ms, struct mu_cuda_seen event);
 
-/* The time of an event that lies `elapsed_ms` after the anchor, clamped to the host times at which
- * it was enqueued and seen complete. */
+/* The time of an event `elapsed_ms` after the anchor, clamped to the host times at which it was
+ * enqueued and seen complete. */
 struct mu_cuda_instant mu_cuda_axis_place(const struct mu_cuda_axis *axis, float elapsed_ms,
                                           struct mu_cuda_seen event);
 

@@ -2,8 +2,8 @@
  *
  * One table of functions. When the driver or a needed function is missing, every entry is a stub
  * that fails with CUDA_ERROR_NOT_INITIALIZED, `available` is false and `reason` says why. Callers
- * need no checks of their own. Nothing here initialises CUDA or makes a context: that is left to
- * torch. The table is filled once and only read after that, from any thread.
+ * need no further checks. Nothing here initialises CUDA or makes a context: that is left to torch.
+ * The table is filled once and only read after that, from any thread.
  */
 #ifndef MU_CUDA_DRIVER_H
 #define MU_CUDA_DRIVER_H

@@ -12,7 +12,7 @@
 enum {
     MU_CUDA_NO_SLOT = -1,
     MU_CUDA_NO_ANCHOR = -1,
-    MU_CUDA_ANCHORS = 4, /* one in use, and steps that the GPU may lie behind */
+    MU_CUDA_ANCHORS = 4, /* one in use, and steps that the GPU may be behind */
 };
 
 /* The thread that times sets FREE to OPEN to CLOSED. The collector sets CLOSED to READY or FAILED.

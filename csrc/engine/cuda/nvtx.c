@@ -35,7 +35,7 @@ struct named_category {
  * a slot is one atomic pointer to the range and its key. */
 struct mu_nvtx {
     _Atomic(struct mu_nvtx_range *) slots[SLOT_COUNT]; /* owned; entries are never taken out */
-    struct mu_nvtx_range *other;                       /* owned: stands in when a table is full */
+    struct mu_nvtx_range *other;                       /* owned: used when a table is full */
     atomic_uint_fast64_t overflowed;
     pthread_mutex_t add_lock; /* guards all below, and stores into slots */
     int range_count;

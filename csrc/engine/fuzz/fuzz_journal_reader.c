@@ -1,6 +1,6 @@
 /* Fuzzes the journal reader. A journal is large and mostly empty, so an input is a list of patches
  * to a whole one: 12 bytes each, a little-endian place and a value. Bits 30 and 31 of the place say
- * how many bytes of the value count (1, 2, 4 or 8), bits 28 and 29 in which region it lies, so that
+ * how many bytes of the value count (1, 2, 4 or 8), bits 28 and 29 in which region it is, so that
  * few bits choose a field that matters. */
 #include <stdint.h>
 #include <stdio.h>

@@ -88,7 +88,7 @@ static void *open_loaded(const char *name) {
     return dlopen(name, RTLD_NOLOAD | RTLD_NOW);
 }
 
-/* torch lies in site-packages/torch/lib, NVIDIA's packages in site-packages/nvidia. */
+/* torch is in site-packages/torch/lib, NVIDIA's packages in site-packages/nvidia. */
 static void *open_beside_torch(const char *name) {
     char folder[512];
     return folder_of_loaded("libtorch_cpu.so", folder, sizeof(folder))

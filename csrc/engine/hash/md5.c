@@ -122,7 +122,7 @@ static void append(struct part *part, struct mu_md5_item *item) {
     part->bytes += (double)item->bytes;
 }
 
-/* How many of the longest tensors get a thread of their own. They are those that would still run in
+/* How many of the longest tensors get their own thread. They are those that would still run in
  * their lane when all others are done. */
 static int count_giants(const struct batch *batch) {
     double rest = batch->total_bytes;

@@ -16,7 +16,7 @@ struct mu_md5_strided {
 
 struct mu_md5_feed {
     const uint8_t *at;              /* the next block: in the tensor, in `strided` or in `tail` */
-    size_t blocks;                  /* that lie there together */
+    size_t blocks;                  /* that are contiguous there */
     struct mu_md5_strided *strided; /* borrowed; NULL where the tensor is in one piece */
     const struct mu_tensor *tensor; /* borrowed; NULL when all of its bytes have been handed out */
     size_t rest;                    /* bytes in `tail` */

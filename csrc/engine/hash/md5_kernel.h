@@ -184,8 +184,8 @@ MU_MD5_INLINE void mu_turn_beside(struct mu_md5_slice *slice, mu_vector *words,
  *
  * AVX-512 has one instruction for any function of three words, given by its table of eight bits. It
  * is faster where the operand that it overwrites is the newest, b. gcc chooses another one unless
- * it is told. NEON has one that chooses bits, and one that shifts into what another shift has left.
- * Elsewhere G is faster as a sum. H_AGAIN is faster with a part of the H before it. */
+ * it is forced. NEON has one that chooses bits, and one that shifts into what another shift has
+ * left. Elsewhere G is faster as a sum. H_AGAIN is faster with a part of the H before it. */
 #ifdef __AVX512VL__
 #if MU_MD5_VECTOR_BYTES == 64
 #define MU_TERNARY(b, c, d, table)                                                                 \
@@ -234,7 +234,7 @@ MU_MD5_INLINE void mu_keep_order(mu_vector *sum) {
 }
 
 /* The addends, in a way that keeps gcc from making vectors of all of them before the loop over the
- * blocks: they would lie in the cache and be loaded with an instruction each. */
+ * blocks: they would be in the cache and be loaded with an instruction each. */
 MU_MD5_INLINE const uint32_t *mu_addends(void) {
     const uint32_t *addends = mu_md5_addends;
     __asm__("" : "+r"(addends)); /* NOLINT(portability-no-assembler): not an instruction */

@@ -22,7 +22,7 @@ static inline lanes lanes_add_words(lanes a, lanes b) {
     return _mm512_add_epi32(a, b);
 }
 
-/* The words of a quad stand where they stood: the upper half of each 64 bits is not read. */
+/* The words of a quad stay where they were: the upper half of each 64 bits is not read. */
 static inline factors lanes_even(lanes a) {
     return a;
 }

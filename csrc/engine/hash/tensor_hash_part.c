@@ -34,7 +34,7 @@ void mu_hash_part_start(struct mu_hash_part *part, uint64_t begin) {
     *part = (struct mu_hash_part){.begin = begin, .end = begin};
 }
 
-/* 0 when a unit of that size, in which the run's end stands, is the one in which it began. */
+/* 0 when the unit of that size that holds the run's end is the one in which it began. */
 static int side_of(const struct mu_hash_part *part, uint64_t unit) {
     return part->begin % unit == 0 || part->begin / unit != part->end / unit;
 }
@@ -296,7 +296,7 @@ int mu_hash_merge(struct mu_hash_part *parts, size_t count, uint64_t bytes,
 struct box {
     const struct mu_tensor *tensor; /* borrowed */
     const int64_t *shape, *offset;  /* borrowed; of and in the whole */
-    int rows_ndim; /* dimensions that count rows: runs of bytes that lie together */
+    int rows_ndim;                  /* dimensions that count rows: runs of contiguous bytes */
     uint64_t rows;
     uint64_t row_bytes;
     struct mu_hash_sums *sums; /* borrowed */
@@ -332,7 +332,7 @@ static uint64_t row_at(const struct box *box, uint64_t at) {
     return low;
 }
 
-/* Adds the bytes [at, end) of the whole, which stand in `bytes`. */
+/* Adds the bytes [at, end) of the whole, which are in `bytes`. */
 static void add_run(const struct box *box, const uint8_t *bytes, uint64_t at, uint64_t end) {
     const struct mu_hash_kernel *kernel = mu_hash_kernel_best();
     while (at < end) {

@@ -49,10 +49,10 @@ MU_MUST_CHECK int mu_hash_merge(struct mu_hash_part *parts, size_t count, uint64
 uint64_t mu_hash_blocks_of(uint64_t bytes);
 
 /* Stores in `sums`, mu_hash_blocks_of(the whole) of them, what a box contributes: a row-major
- * tensor on the CPU that stands at `offset` in a whole of `shape`, both of the box's number of
+ * tensor on the CPU that is at `offset` in a whole of `shape`, both of the box's number of
  * dimensions. The accumulators of all boxes of the whole, added up, are the whole's.
- * MU_ERR_ARGUMENT when the box does not lie within the whole, or one of its rows begins or ends
- * within a quad. The GIL as for mu_hash_part_of. */
+ * MU_ERR_ARGUMENT when the box is not within the whole, or one of its rows begins or ends within a
+ * quad. The GIL as for mu_hash_part_of. */
 MU_MUST_CHECK int mu_hash_box_sums(const struct mu_tensor *box, const int64_t *shape,
                                    const int64_t *offset, struct mu_hash_sums *sums,
                                    struct mu_error *err);

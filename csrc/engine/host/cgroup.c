@@ -11,7 +11,7 @@ enum { LINE_BYTES = 4096, WORDS_BEFORE_OPTIONS = 5 };
 /* A hierarchy of cgroups. */
 struct hierarchy {
     char mount[LINE_BYTES];  /* where it is mounted; "" as long as it is not found */
-    char root[LINE_BYTES];   /* which of its cgroups stands there */
+    char root[LINE_BYTES];   /* which of its cgroups is there */
     char cgroup[LINE_BYTES]; /* the process's */
 };
 
@@ -63,7 +63,7 @@ static struct hierarchy *mounted(struct search *search, const char *type, const 
     return is_first ? &search->versions[0] : NULL;
 }
 
-/* A line of `mountinfo`: root and mount point are the fourth and fifth word; after " - " stand the
+/* A line of `mountinfo`: root and mount point are the fourth and fifth word; after " - " are the
  * type, the source and the options of the file system. */
 static void take_mount(char *line, struct search *search) {
     char *type = strstr(line, " - ");

@@ -1,4 +1,4 @@
-/* Where the process's cgroups stand in the file system, of version 1 and 2.
+/* Where the process's cgroups are in the file system, of version 1 and 2.
  */
 #ifndef MU_CGROUP_H
 #define MU_CGROUP_H

@@ -1,7 +1,7 @@
 /* A thread that asks NVIDIA's management library (NVML) once a second how a GPU is.
  *
- * It has a thread of its own, as calls of that library may take long, and never return where a GPU
- * is lost.
+ * It is a separate thread, as calls of that library may take long, and never return where a GPU is
+ * lost.
  */
 #ifndef MU_GPU_HEALTH_H
 #define MU_GPU_HEALTH_H
@@ -30,7 +30,7 @@ struct mu_gpu_reading {
 };
 
 /* uuid: as NVML has it, "GPU-...". NULL without memory or thread. A library or a GPU that is not
- * there is found by the thread, which then ends. Let go by mu_gpu_health_stop. */
+ * there is found by the thread, which then ends. Released by mu_gpu_health_stop. */
 struct mu_gpu_health *mu_gpu_health_start(const char *uuid);
 
 /* Waits for nothing: the thread ends when its call returns. For a forked child, too, in which there

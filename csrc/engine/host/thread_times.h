@@ -26,7 +26,7 @@ struct mu_thread_clock {
 void mu_thread_clock_open(struct mu_thread_clock *clock);
 void mu_thread_clock_close(struct mu_thread_clock *clock);
 
-/* To be called on the thread that opened it. Three system calls, about a microsecond. False where
+/* Must be called on the thread that opened it. Three system calls, about a microsecond. False where
  * the kernel refuses the time on a core; nothing is known then. */
 bool mu_thread_clock_read(const struct mu_thread_clock *clock, struct mu_thread_times *out);
 

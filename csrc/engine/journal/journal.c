@@ -125,7 +125,7 @@ static uint32_t chunk_count(const struct mu_journal *journal) {
     return atomic_load_explicit(&mu_journal_header(journal)->chunk_count, memory_order_relaxed);
 }
 
-/* Where the last string ends. The strings stand one after the other. */
+/* Where the last string ends. The strings follow one another. */
 static size_t strings_end(const struct mu_journal *journal) {
     size_t length;
     uint32_t count = atomic_load(&mu_journal_header(journal)->string_count);
@@ -338,7 +338,7 @@ struct new_file {
     int guard;
     uint8_t *fresh;                   /* its mapping; NULL before */
     struct mu_journal_copies *copies; /* owned */
-    struct range ranges[2];           /* that have room */
+    struct range ranges[2];           /* reserved on the disk */
 };
 
 MU_MUST_CHECK static int map_file(struct new_file *file, const char *path, struct mu_error *err) {
@@ -370,7 +370,7 @@ MU_MUST_CHECK static int back_ranges(const struct new_file *file, struct mu_erro
     return code;
 }
 
-/* The journal may grow while room is made for what it had. */
+/* The journal may grow while space is reserved for what it had. */
 MU_MUST_CHECK static int move_to_file(struct mu_journal *journal, struct new_file *file,
                                       const struct mu_journal_change *change,
                                       struct mu_error *err) {
@@ -500,7 +500,7 @@ int mu_journal_detach(struct mu_journal *journal, struct mu_error *err) {
     return MU_OK;
 }
 
-/* Reserves room in a file that is whole. In one that was cut it would bring pages of zeros back. */
+/* Reserves space in a whole file. In one that was cut it would bring pages of zeros back. */
 MU_MUST_CHECK static int reserve_more(const struct mu_journal *journal, size_t offset, size_t bytes,
                                       struct mu_error *err) {
     struct stat status;

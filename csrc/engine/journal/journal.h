@@ -33,7 +33,7 @@ struct mu_journal {
     struct mu_file_id file;           /* what fd was opened for */
     char path[MU_JOURNAL_PATH_BYTES]; /* of the file */
     uint32_t blob_used;               /* bytes */
-    uint32_t blob_backed;             /* bytes that have room on the disk */
+    uint32_t blob_backed;             /* bytes reserved on the disk */
     int guard;                    /* in the table of page_guard, MU_GUARD_NONE while in memory */
     const struct mu_alone *alone; /* borrowed; NULL: the caller has seen to it */
     struct mu_journal_copies *copies; /* owned: what no drain could do without; NULL in memory */
@@ -84,7 +84,7 @@ MU_MUST_CHECK int mu_journal_detach(struct mu_journal *journal, struct mu_error 
 MU_MUST_CHECK int mu_journal_claim_chunk(struct mu_journal *journal, uint32_t *index,
                                          struct mu_error *err);
 
-/* To be called when the chunk's thread, tag or name have changed. */
+/* Must be called when the chunk's thread, tag or name have changed. */
 void mu_journal_keep_chunk(struct mu_journal *journal, uint32_t index);
 
 /* Whether the file system took pages of the file away. The file is removed then, and the journal

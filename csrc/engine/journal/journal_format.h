@@ -34,7 +34,7 @@ enum {
     MU_JOURNAL_PATH_BYTES = 1280,
 };
 
-/* Where a string stands in the blob; entry 0 is the empty string. */
+/* Where a string is in the blob; entry 0 is the empty string. */
 struct mu_string_entry {
     uint32_t offset;
     uint32_t length;
@@ -97,7 +97,7 @@ struct mu_journal_header {
     uint64_t reported_drops[2];
     uint64_t reported_unplaced[2]; /* the same of those in `dropped` */
     /* Of a journal that moves: the file that it moves to. Once there is a journal of this process
-     * there, this file is none any more. The other one says where it came from. */
+     * there, this file is no longer one. The other one says where it came from. */
     char moved_to[MU_JOURNAL_PATH_BYTES];
     char moved_from[MU_JOURNAL_PATH_BYTES];
     char machine[256]; /* the machine_id column, cut to fit; empty in old journals: the host */
@@ -167,7 +167,7 @@ enum mu_record_flag {
     MU_RECORD_CLOSED_ORDER = 2,  /* closed by a stop of an outer stage */
     MU_RECORD_CLOSED_STEP = 4,   /* closed by set_step */
     MU_RECORD_REAL_TIME = 8,     /* an event whose timestamp the user gave: `end` is Unix ns */
-    MU_RECORD_HAS_DURATION = 16, /* an event with a duration: it stands in `parent`, ns */
+    MU_RECORD_HAS_DURATION = 16, /* an event with a duration: it is in `parent`, ns */
 };
 
 /* One slot, and `slots - 1` more that hold the payload: u32 name bytes, u32 metadata bytes, then

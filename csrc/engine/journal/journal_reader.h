@@ -62,8 +62,8 @@ void mu_journal_image_close(struct mu_journal_image *image);
 bool mu_journal_has_moved(const char *path);
 
 /* Removes the file that the journal at `path` came from, if its process was killed before it did
- * so. To be called before anybody removes the journal. `user_of` says to whom our files beside a
- * path belong. */
+ * so. Must be called before anybody removes the journal. `user_of` returns the owner of our files
+ * beside a path. */
 void mu_journal_remove_left(const struct mu_journal_image *image, const char *path,
                             uid_t (*user_of)(const char *path));
 

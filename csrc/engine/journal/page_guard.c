@@ -29,8 +29,8 @@ struct entry {
     uint64_t *done; /* owned: a bit for each page that was replaced */
 };
 
-/* All under the lock. The handler takes it too: who holds it touches no mapping of the table and
- * lets no signal in, so that the wait is short. */
+/* All under the lock. The handler takes it too: its holder touches no mapping of the table and lets
+ * no signal in, so that the wait is short. */
 static _Atomic pid_t lock_holder; /* the process; a forked child takes it from its parent */
 static struct entry entries[MU_GUARDED_MAX];
 static struct sigaction before[HANDLERS_MAX]; /* the last one is the next to be asked */

@@ -427,7 +427,7 @@ static void write_row(struct mu_rows *rows, const struct mu_row_context *context
     view->changed = true;
 }
 
-/* Where the ordered rows of each view stand in the scratch array. */
+/* Where the ordered rows of each view are in the scratch array. */
 struct run {
     size_t next, end;
 };

@@ -15,7 +15,7 @@
 #include "journal/gpu_rows.h"
 #include "journal/journal_format.h"
 
-/* The strings of a journal, as far as they are known to lie within it. */
+/* The strings of a journal, as far as they are known to be within it. */
 struct mu_strings {
     const struct mu_string_entry *entries;
     const char *blob;

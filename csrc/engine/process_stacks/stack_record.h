@@ -1,6 +1,6 @@
 /* Stacks that were read: one round for a dump, many for a profile. Each stack is kept once.
  *
- * Not thread-safe. Bounded: what finds no room is counted in `dropped`.
+ * Not thread-safe. Bounded: what does not fit is counted in `dropped`.
  */
 #ifndef MU_STACK_RECORD_H
 #define MU_STACK_RECORD_H

@@ -26,7 +26,7 @@ static bool takes(struct json *json, char wanted) {
     return found;
 }
 
-/* A string without its quotes, escapes as they stand. NULL when there is none. */
+/* A string without its quotes, escapes unchanged. NULL when there is none. */
 static const char *take_string(struct json *json, size_t *length) {
     if (!takes(json, '"')) {
         return NULL;

@@ -93,7 +93,7 @@ void mu_walk_list(struct mu_walk *walk) {
 
 /* --- one stack ------------------------------------------------------------------------------ */
 
-/* The head of a thread's chain of frames, and the memory in which most of them lie. */
+/* The head of a thread's chain of frames, and the memory that holds most of them. */
 struct head {
     uint64_t link_at; /* in the thread state: the frame, or the cframe */
     uint64_t link;
@@ -195,7 +195,7 @@ static bool frame_in_chunk(const struct mu_walk *walk, uint64_t address, struct 
     return true;
 }
 
-/* Frames that were read by a call of their own. */
+/* Frames that were read by separate calls. */
 struct outside {
     uint32_t count;
     uint64_t address[OUTSIDE_MAX];

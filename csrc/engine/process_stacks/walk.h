@@ -6,7 +6,7 @@
  * the head of a thread's chain of frames is read before and after the frames, in one system call
  * with them. A chain that changed is read again, and marked as torn when it does not hold still.
  *
- * Frames lie beside the pointers of their locals. Those pointers are never followed.
+ * Frames are next to the pointers of their locals. Those pointers are never followed.
  */
 #ifndef MU_WALK_H
 #define MU_WALK_H

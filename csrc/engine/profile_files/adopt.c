@@ -29,7 +29,7 @@ static bool belongs_to(const char *name, const char *label, const char *suffix) 
 struct dead_journal {
     char path[MU_PATH_BYTES];
     char pointer[MU_PATH_BYTES];  /* that led there, empty for none */
-    uid_t user;                   /* to whom it belongs, as our files there do */
+    uid_t user;                   /* its owner, also that of our files there */
     uint64_t csv_part, csv_bytes; /* of its last commit */
 };
 
@@ -114,8 +114,8 @@ MU_MUST_CHECK static int say_where(const struct mu_output *output, const struct 
                                   err);
 }
 
-/* One that cannot be removed is emptied: its rows stand in the CSV, and the next process would
- * write them once more. */
+/* One that cannot be removed is emptied: its rows are in the CSV, and the next process would write
+ * them once more. */
 static void remove_adopted(const struct dead_journal *dead) {
     if (unlink(dead->path) == 0 || errno == ENOENT) {
         return;

@@ -1,5 +1,6 @@
-/* Who writes a CSV, where the file system locks nothing: a file `<csv>.claim` that is made only
- * where there is none, with the host, the boot, the number and the start of its process. */
+/* Which process writes a CSV, where the file system locks nothing: a file `<csv>.claim` that is
+ * made only where there is none, with the host, the boot, the number and the start of its process.
+ */
 #ifndef MU_CLAIM_H
 #define MU_CLAIM_H
 

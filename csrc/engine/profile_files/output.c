@@ -77,7 +77,7 @@ bool mu_output_is_in_place(const struct mu_output *output) {
     return output->fd < 0 || (fstat(output->fd, &held) == 0 && is_named(&held, output->csv_path));
 }
 
-/* What stands there and is not ours to write to. errno stays. */
+/* What is there and is not ours to write to. errno stays. */
 static bool is_foreign(const char *path, int open_errno) {
     bool foreign = mu_is_of_others(open_errno) || (open_errno == EACCES && access(path, F_OK) == 0);
     errno = open_errno;

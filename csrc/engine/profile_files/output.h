@@ -38,7 +38,7 @@ struct mu_output {
     uint64_t max_csv_bytes;  /* a part's size; 0 never rotates */
     uint64_t keep_csv_bytes; /* of all parts; 0 keeps all */
     uint64_t removed_parts;  /* so far */
-    uid_t user;              /* to whom our files in the directory belong */
+    uid_t user;              /* the owner of our files in the directory */
     bool foreign;            /* an earlier name is a file that is not ours to write to */
     char directory[1024];
     char stem[128]; /* profile_rank_<R>[.wK] */

@@ -1,5 +1,5 @@
 /* Where a journal may be placed: only on file systems that are known to be local. A page fault on a
- * dead network mount would stop the training for ever. */
+ * dead network mount would stop the training forever. */
 #ifndef MU_PLACEMENT_H
 #define MU_PLACEMENT_H
 

@@ -1,7 +1,7 @@
 /* Corrections of what a thread has recorded, as long as no drain has written it.
  *
- * Who times a training knows some things late: whether a stage was one at all, and to which step it
- * belonged. Both functions are called by the thread that owns the buffer.
+ * Code that times a training knows some things late: whether a stage was one at all, and to which
+ * step it belonged. Both functions are called by the thread that owns the buffer.
  */
 #ifndef MU_CORRECTIONS_H
 #define MU_CORRECTIONS_H

@@ -95,7 +95,7 @@ static uint64_t record_boundary(const struct mu_buffer_view *view, uint64_t head
 }
 
 /* What holds between two drains: tail, what is drained and head follow each other within one length
- * of the ring, and the rows that are held back stand between the first two, in order. */
+ * of the ring, and the rows that are held back are between the first two, in order. */
 static void check_view(const struct mu_buffer_view *view, const struct mu_chunk_header *chunk) {
     MU_INVARIANT(atomic_load(&chunk->tail) <= view->from);
     MU_INVARIANT(view->from <= atomic_load(&chunk->head));

@@ -4,7 +4,7 @@
  * that is not the innermost: tasks and greenlets take turns on a thread. The stages are out of
  * order then. The frames stay in the order of the starts, without gaps. Each has its parent, and
  * its slot among the open stages of the chunk, by which a drain knows of which it has written the
- * START row. New stages take free slots. Once every frame stands at its slot, above its parent, the
+ * START row. New stages take free slots. Once every frame is at its slot, above its parent, the
  * stages are in order again. Only the thread that owns the buffer calls these functions.
  */
 #ifndef MU_FRAME_ORDER_H

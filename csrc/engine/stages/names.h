@@ -40,7 +40,7 @@ struct mu_names {
 /* The names must stay where they are: their tables point into them. */
 void mu_names_init(struct mu_names *names, struct mu_journal *journal);
 
-/* For callers that have no hash of their own. Never 0. */
+/* For callers that have no hash yet. Never 0. */
 uint64_t mu_name_hash(const char *bytes, size_t length);
 
 /* `length` cut to what a name may have, at the start of a UTF-8 character. */

@@ -241,7 +241,7 @@ MU_MUST_CHECK static int write_pointer(const char *pointer, const char *journal,
     return written ? MU_OK : mu_error_sys(err, "write", pointer);
 }
 
-/* A pointer file lies in the log directory and is named as the journal. */
+/* A pointer file is in the log directory and is named as the journal. */
 static void pointer_path(const char *log_dir, const char *journal, char path[POINTER_BYTES]) {
     snprintf(path, POINTER_BYTES, "%s%s-ref", log_dir, strrchr(journal, '/'));
 }
@@ -251,7 +251,7 @@ static const char *file_name(const char *path) {
     return slash == NULL ? path : slash + 1;
 }
 
-/* Where a journal lies and what leads there. */
+/* Where a journal is and what leads there. */
 struct journal_place {
     char path[MU_PATH_BYTES];
     char pointer[POINTER_BYTES]; /* empty for a journal in the log directory */

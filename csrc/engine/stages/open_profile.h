@@ -56,7 +56,7 @@ MU_MUST_CHECK int mu_recorder_copy_memory(struct mu_recorder *recorder, int64_t 
  * not answer for seconds. */
 bool mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns);
 
-/* Makes the calling thread's buffer of the timer. A forked child first opens files of its own. NULL
+/* Makes the calling thread's buffer of the timer. A forked child first opens its own files. NULL
  * when there is no room for a buffer; that is counted. */
 struct mu_thread_buffer *mu_timer_new_thread_buffer(struct mu_timer *timer);
 

@@ -1,7 +1,7 @@
 /* What everybody may read of the output, at any time and without waiting for a file.
  *
- * The output itself belongs to who holds the drain's lock, which is held over file operations that
- * may hang. So its state is copied, under the registry's lock, whenever it has changed.
+ * The output itself belongs to the holder of the drain's lock, which is held over file operations
+ * that may hang. So its state is copied, under the registry's lock, whenever it has changed.
  */
 #ifndef MU_OUTPUT_STATE_H
 #define MU_OUTPUT_STATE_H

@@ -3,8 +3,8 @@
  *
  * Threads reach their buffers through one thread-local pointer. The memory behind it is wiped in a
  * forked child (base/wiped_page.h), and so the child notices the fork. The child drops what
- * it inherited, and starts with a recorder of its own. That one keeps its rows in memory until it
- * gets a directory.
+ * it inherited, and starts with its own recorder. That one keeps its rows in memory until it gets a
+ * directory.
  *
  * Functions are thread-safe unless they say "nobody may record meanwhile". The binding ensures that
  * by keeping the GIL.

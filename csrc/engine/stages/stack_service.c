@@ -68,8 +68,8 @@ static void write_record(const struct place *place, const struct mu_stack_reques
     mu_stack_record_write(record, &origin, out);
 }
 
-/* Writes the stacks, or the reason where `record` is NULL. What cannot be written is not there:
- * who asked waits in vain, and says so. */
+/* Writes the stacks, or the reason where `record` is NULL. What cannot be written is not there: the
+ * process that asked then times out, and says so. */
 static void respond(const struct place *place, const struct mu_stack_request *request,
                     const struct mu_stack_record *record, const char *reason) {
     char folder[PATH_BYTES], path[PATH_BYTES + 256], temporary[PATH_BYTES + 260];

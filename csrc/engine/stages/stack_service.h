@@ -1,6 +1,6 @@
 /* Serves requests for the stacks of this process: a dump on the thread that read the request, a
- * profile on a thread of its own, one at a time. No thread needs the GIL, so a training that hangs
- * is served as well.
+ * profile on a separate thread, one at a time. No thread needs the GIL, so a training that hangs is
+ * served as well.
  *
  * The response is a file, captures/<id>__<label>.stacks.json below the log directory, which appears
  * whole: the stacks, or why there are none.

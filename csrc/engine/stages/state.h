@@ -53,7 +53,7 @@ struct mu_troubles {
     _Atomic uint64_t no_thread_key;    /* starts of a recorder that found none left */
     _Atomic uint64_t failed_writes;
     _Atomic uint64_t lost_rows;  /* rows of failed writes and of a full memory output */
-    _Atomic uint64_t full_names; /* starts whose name found no room in the table */
+    _Atomic uint64_t full_names; /* starts whose name did not fit into the table */
     _Atomic uint64_t too_deep;   /* starts below the deepest level */
     _Atomic uint64_t cut_metadata;
     _Atomic uint64_t removed_parts; /* parts of the CSV removed to keep under keep_csv_bytes */
@@ -125,7 +125,7 @@ struct mu_recorder {
     uint32_t no_guard;          /* in its place where there is no memory for the page */
 
     /* Its owner, and each thread that recorded and has not ended: the last of them frees the
-     * memory, for a thread ends at a time of its own, and looks for its recorder then. */
+     * memory, for a thread may end at any time, and looks for its recorder then. */
     _Atomic uint32_t users;
     bool ended; /* destroyed by its owner; under registry_lock */
     bool counter;

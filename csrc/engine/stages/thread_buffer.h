@@ -37,7 +37,7 @@ struct mu_stage {
     struct mu_aggregate *aggregate; /* of this thread buffer; NULL when memory ran out */
 };
 
-/* Who ends a stage: a handle, and where in the interpreter it is used. The flow is what runs
+/* What ends a stage: a handle, and where in the interpreter it is used. The flow is what runs
  * without others in between, such as a task or a greenlet: its context and its stack of frames. The
  * pointers are only compared. */
 struct mu_stage_owner {
@@ -47,7 +47,7 @@ struct mu_stage_owner {
     const void *stack;
 };
 
-/* In mu_frame.hash: the stage has an owner, who ends it. No hash of Python is -1. */
+/* In mu_frame.hash: the stage has an owner, which ends it. No hash of Python is -1. */
 #define MU_HASH_OF_OWNED UINT64_MAX
 
 struct mu_frame {

@@ -10,10 +10,10 @@
 #include "tensor/decode.h"
 #include "tensor/float_mode.h"
 
-/* Floats and doubles are measured where they lie, in blocks so long that the fold of their lanes
- * costs next to nothing, and which the second-level cache holds should they be read again. Other
- * types, and blocks that are not plain, are decoded, a piece at a time, which the first-level cache
- * holds. Work is cut into CHUNKS_MAX chunks at most by the size of the tensor alone. */
+/* Floats and doubles are measured in place, in blocks so long that the fold of their lanes costs
+ * next to nothing, and which the second-level cache holds should they be read again. Other types,
+ * and blocks that are not plain, are decoded, a piece at a time, which the first-level cache holds.
+ * Work is cut into CHUNKS_MAX chunks at most by the size of the tensor alone. */
 enum {
     BLOCK_BYTES = 65536,
     PIECE_BYTES = 16384,
@@ -43,7 +43,7 @@ struct reader {
     const struct job *job;
     struct mu_tensor_walk walk;
     int64_t element;            /* index of the next */
-    uint8_t bytes[BLOCK_BYTES]; /* of a block that does not lie together */
+    uint8_t bytes[BLOCK_BYTES]; /* of a block that is not contiguous */
     union {
         float floats[PIECE_NUMBERS_MAX];
         double numbers[PIECE_NUMBERS_MAX];

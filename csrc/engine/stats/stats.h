@@ -1,10 +1,9 @@
 /* Statistics of a tensor on the CPU, of any type and strides, in one pass over its memory.
  *
  * A block that fits into the cache is summed; where its squares would lose digits, it is read again
- * for its squared differences from the mean. Blocks are merged pairwise (stats_math.h). The mean
- * lies within 1e-12 of the mean magnitude, the standard deviation within 1e-10 of itself. The
- * result depends on the numbers and their order alone: not on threads, strides or the instruction
- * set.
+ * for its squared differences from the mean. Blocks are merged pairwise (stats_math.h). The mean is
+ * within 1e-12 of the mean magnitude, the standard deviation within 1e-10 of itself. The result
+ * depends on the numbers and their order alone: not on threads, strides or the instruction set.
  *
  * Sums are computed in double. int64 and uint64 beyond 2^53 are rounded for the sums, but their min
  * and max are exact. Big tensors are split over torch's threads; do not call with the GIL.

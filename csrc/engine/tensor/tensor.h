@@ -63,14 +63,14 @@ static inline int64_t mu_tensor_bytes(const struct mu_tensor *tensor) {
     return tensor->elements * mu_dtype_info(tensor->dtype)->size;
 }
 
-/* True when the elements lie in row-major order without gaps, from `data` on. */
+/* True when the elements are in row-major order without gaps, from `data` on. */
 bool mu_tensor_is_contiguous(const struct mu_tensor *tensor);
 
 bool mu_tensor_same_shape(const struct mu_tensor *a, const struct mu_tensor *b);
 
 /* A walk over the row-major bytes of a tensor on the CPU, whatever its strides.
  *
- * Dimensions that lie one behind the other are merged first, so the runs are as long as can be.
+ * Dimensions that follow one another in memory are merged first, so the runs are as long as can be.
  * The struct holds no resources and may be copied.
  */
 struct mu_tensor_walk {

@@ -18,7 +18,7 @@ static bool is_shared_out(const struct mu_tensor *tensor) {
     return mu_tensor_bytes(tensor) <= MU_BATCH_SHARE_BYTES;
 }
 
-/* A tensor belongs to the group in which its first byte falls when all of them stand in a row. */
+/* A tensor belongs to the group in which its first byte falls when all of them are in a row. */
 static void do_groups(int64_t begin, int64_t end, void *context) {
     const struct batch *batch = context;
     int64_t group_bytes = batch->shared_bytes / GROUPS + 1, bytes_before = 0;

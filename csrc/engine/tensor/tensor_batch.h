@@ -9,8 +9,8 @@
  * more bytes than this. Then the caller must not hold the GIL. */
 enum { MU_BATCH_SHARE_BYTES = 1 << 20 };
 
-/* Stores the result for the tensor number `index`, in a place of its own. It may be called from
- * several threads, and twice for a tensor. */
+/* Stores the result for the tensor number `index`, in its own place. It may be called from several
+ * threads, and twice for a tensor. */
 typedef void (*mu_tensor_task)(const struct mu_tensor *tensor, int64_t index, void *context);
 
 void mu_tensors_each(const struct mu_tensor *const *tensors, int64_t count, mu_tensor_task task,

@@ -74,7 +74,7 @@ static inline void mu_aggregate_add(struct mu_aggregate *aggregate, uint64_t ns)
 /* Adds `from` to `into`, which nobody else writes meanwhile. */
 void mu_aggregate_merge(struct mu_aggregate *into, const struct mu_aggregate *from);
 
-/* The duration below which the share `q` (0 to 1) of the durations lies, in ns; 0 when empty. */
+/* The duration below which the share `q` (0 to 1) of the durations is, in ns; 0 when empty. */
 double mu_aggregate_quantile(const struct mu_aggregate *aggregate, double q);
 
 /* Standard deviation of the population in ns. */

@@ -18,7 +18,7 @@
 
 #include "base/error.h"
 
-/* The durations of all names stand one after the other. */
+/* The durations of all names follow one another. */
 struct mu_coded_names {
     size_t count;
     const int64_t *values; /* the number of durations of each name */

@@ -24,7 +24,7 @@ size_t mu_histogram_used(const struct mu_aggregate *from);
  * MU_PACKED_BUCKET_MAX bytes for each bucket that is not empty. */
 size_t mu_histogram_pack(const struct mu_aggregate *from, char *out);
 
-/* The bytes of all histograms stand one after the other. */
+/* The bytes of all histograms follow one another. */
 struct mu_packed_histograms {
     size_t count;
     const int64_t *places; /* which row of the sum each histogram is added to */

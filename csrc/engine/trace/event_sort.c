@@ -12,7 +12,7 @@ struct item {
     size_t length;
 };
 
-/* The number after `key`, which stands in the part of the event that we wrote. */
+/* The number after `key`, which is in the part of the event that we wrote. */
 static int64_t number_after(const char *text, size_t length, const char *key, int64_t otherwise) {
     const char *found = memmem(text, length, key, strlen(key));
     int64_t value = otherwise;

@@ -2,8 +2,8 @@
  *
  * An END takes the last START of its name and id in its own rank that still waits. Where none does,
  * it takes that of another rank in the same step: both are then written under a number that is made
- * of name, id and step. So an id may be used again in later steps, and by all ranks for arrows of
- * their own. Readers join all events of one number, so a START is written when it is known which
+ * of name, id and step. So an id may be used again in later steps, and by all ranks for their own
+ * arrows. Readers join all events of one number, so a START is written when it is known which
  * number it has.
  */
 #include "trace/convert_internal.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 struct mu_flow {             /* a START that waits */
-    struct mu_event_row row; /* its texts lie in `text` */
+    struct mu_event_row row; /* its texts are in `text` */
     struct mu_track *track;  /* borrowed */
     char *text;              /* owned */
 };

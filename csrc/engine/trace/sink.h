@@ -1,9 +1,9 @@
 /* A sink writes bytes to a file descriptor, to growing memory, or nowhere.
  *
  * Bytes are collected in a buffer. Only mu_sink_reserve, mu_sink_write and mu_sink_flush pass the
- * buffer on. So the bytes of one reserve/commit pair stay together when several sinks, each on a
- * thread of its own, write to one `mu_shared_output`. Errors are sticky: after the first one, bytes
- * are counted and discarded, and every later flush returns the error again. A sink belongs to one
+ * buffer on. So the bytes of one reserve/commit pair stay together when several sinks, each on its
+ * own thread, write to one `mu_shared_output`. Errors are sticky: after the first one, bytes are
+ * counted and discarded, and every later flush returns the error again. A sink belongs to one
  * thread at a time. Sizes are bytes.
  */
 #ifndef MU_SINK_H
@@ -68,7 +68,7 @@ static inline char *mu_sink_reserve(struct mu_sink *sink, size_t size) {
     return mu_sink_make_room(sink, size);
 }
 
-/* `end` is one past the last byte written into the reserved room. */
+/* `end` is one past the last byte written into the reserved space. */
 static inline void mu_sink_commit(struct mu_sink *sink, const char *end) {
     sink->length = (size_t)(end - sink->data);
 }

@@ -2,12 +2,12 @@
  *
  * The stages of a thread nest, so most ENDs match the stack of its track. A stage that ends while
  * others above it are open stays on the stack, marked as ended, until those have ended. One of them
- * that ends later overlaps it, and moves to a track of its own.
+ * that ends later overlaps it, and moves to a separate track.
  *
  * A node id should be open once. Where it is open several times, an END takes the latest START of
  * its own track, and the latest of all tracks only when its own has none; a START that finds ENDs
  * waiting for it chooses among them in the same way. So each END ends one stage, and each stage
- * ends once. Files may be damaged or made to do harm, so no search goes on for ever: of the stages
+ * ends once. Files may be damaged or made to do harm, so no search goes on forever: of the stages
  * and ENDs that share a node id, the SEARCHED newest are looked at.
  */
 #include "trace/convert_internal.h"
@@ -25,7 +25,7 @@ enum { SEARCHED = 256, TOPS_SEARCHED = 1024 };
 
 struct mu_pending { /* an END that waits for its START */
     struct mu_pending *next_same_key;
-    struct mu_event_row row; /* its texts lie in `text` */
+    struct mu_event_row row; /* its texts are in `text` */
     struct mu_track *track;
     char *text; /* owned */
 };
@@ -530,8 +530,8 @@ static struct mu_open *later_of(struct mu_open *a, struct mu_open *b) {
     return a == NULL || (b != NULL && b->row > a->row) ? b : a;
 }
 
-/* In the map, where stages are that others lie upon. Those of one track entered it in the order of
- * their STARTs. */
+/* In the map, which holds stages that have others above them. Those of one track entered it in the
+ * order of their STARTs. */
 static struct mu_open *latest_below(struct mu_converter *converter, const struct mu_track *track,
                                     uint64_t key) {
     struct mu_open *open = mu_id_map_find(&converter->open_by_key, key);

@@ -1,8 +1,8 @@
 /* The parts of a trace, and the table of functions that writes one.
  *
- * A converter reads rows and calls a writer; each belongs to one thread, with a sink of its own,
- * and several may feed one output. `mu_trace_ids` gives numbers that are unique over all of them.
- * Times are Unix nanoseconds; a trace states them relative to `base_ns`.
+ * A converter reads rows and calls a writer; each belongs to one thread, with its own sink, and
+ * several may feed one output. `mu_trace_ids` gives numbers that are unique over all of them. Times
+ * are Unix nanoseconds; a trace states them relative to `base_ns`.
  */
 #ifndef MU_TRACE_H
 #define MU_TRACE_H
@@ -49,7 +49,7 @@ enum mu_track_kind {
     MU_TRACK_ASYNC,
 };
 
-/* Where a track stands in its process: steps, threads as they come, then streams. */
+/* Where a track is in its process: steps, threads as they come, then streams. */
 enum { MU_TRACK_ORDER_STEPS = 0, MU_TRACK_ORDER_FIRST = 1, MU_TRACK_ORDER_OTHER = 100000 };
 
 struct mu_open;

@@ -1,8 +1,8 @@
 /* One trace that is being written: its output, its base time, and its unique numbers.
  *
- * Several converters, each on a thread of its own, may write into one job. The header is written
- * when the base time is known: given, or taken from the first row that comes. With `sort` the
- * events are kept in memory and written in the order of their times at the end.
+ * Several converters, each on its own thread, may write into one job. The header is written when
+ * the base time is known: given, or taken from the first row that comes. With `sort` the events are
+ * kept in memory and written in the order of their times at the end.
  */
 #ifndef MU_TRACE_JOB_H
 #define MU_TRACE_JOB_H

@@ -161,8 +161,7 @@ static void write_event(struct mu_trace_writer *writer, const char *phase,
     put_end(writer, out, event);
 }
 
-/* Asynchronous stages have ids of our own, so that a number used twice does not connect two of
- * them. */
+/* Asynchronous stages get our own ids, so that a number used twice does not connect two of them. */
 static void write_async(struct mu_trace_writer *writer, const struct mu_track *track,
                         const struct mu_trace_event *event, int has_end) {
     uint64_t id = ++writer->async_count;
@@ -309,7 +308,7 @@ static void json_process(struct mu_trace_writer *writer, struct mu_process *proc
 
 static void json_track(struct mu_trace_writer *writer, struct mu_track *track) {
     if (track->kind == MU_TRACK_COUNTER || track->kind == MU_TRACK_ASYNC) {
-        return; /* they have no thread; their names stand in the events */
+        return; /* they have no thread; their names are in the events */
     }
     struct mu_process *process = track->process;
     write_text_metadata(writer, "thread_name", "name", process->pid, track->tid, track->name);

@@ -132,8 +132,8 @@ struct mu_process *mu_process_of(struct mu_converter *converter, int64_t node,
     return process;
 }
 
-/* A new attempt, or another process: the rows that follow get tracks of their own. Those after the
- * row of a process that is known go on with its tracks. */
+/* A new attempt, or another process: the rows that follow get their own tracks. Those after the row
+ * of a process that is known go on with its tracks. */
 void mu_process_row(struct mu_converter *converter, const struct mu_event_row *row) {
     struct mu_span rest = row->metadata.user, key, value, host = row->machine, label = {"", 0};
     int64_t attempt = -1, real_pid = -1;

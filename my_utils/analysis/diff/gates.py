@@ -71,7 +71,7 @@ class GateResult:
 
 
 def parse_gate(text: str) -> Gate:
-    """The limit that a text stands for; ValueError if the text is none.
+    """The limit that a text stands for; ValueError if the text is not a limit.
 
     >>> parse_gate("iter:+2%").limit, parse_gate("forward/attn: 1.5 %").name
     (0.02, 'forward/attn')

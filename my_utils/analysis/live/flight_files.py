@@ -312,7 +312,7 @@ def _pause_s(entries: list[Entry]) -> float:
 
 
 def _check_numbers(kinds: Mapping[int, str]) -> None:
-    """ValueError where they lie so far apart that no process has counted so far in between."""
+    """ValueError where they are so far apart that no process has counted so far in between."""
     first, last = min(kinds, default=0), max(kinds, default=0)
     if last - first > NUMBERS_AT_LEAST + NUMBERS_A_CALL * len(kinds):
         raise ValueError(f"{len(kinds)} collectives have numbers from {first} to {last}")

@@ -115,7 +115,7 @@ def usual_of(recorded: Recorded, steps_a_second: float = 0.0) -> Usual:
 def _of_their_end(
     ranks: Sequence[Rank], after_s: float, usual: Usual, named: RootCauses
 ) -> RootCauses:
-    """Who held up the others when a run was ended; who is named now where nobody did."""
+    """The ranks that held up the others when a run was ended; those named now if none did."""
     if named.collectives is not None and named.collectives.named:
         return named
     at_end = Standing(at_their_end(ranks), after_s, usual)

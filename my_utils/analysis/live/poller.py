@@ -28,7 +28,7 @@ class Confirmed:
 
     @property
     def open(self) -> bool:
-        """Whether the newest poll has accused somebody who is not shown yet."""
+        """Whether the newest poll has accused a rank that is not shown yet."""
         shown = self._shown
         return any(kinds - shown.get(label, frozenset()) for label, kinds in self._before.items())
 
@@ -79,6 +79,6 @@ class Poller:
         return dataclasses.replace(seen, suspects=suspects, causes=causes, waiting=waiting)
 
     def pause_s(self, interval_s: float, cost_s: float) -> float:
-        """Until the next poll, after one that took so much processor time. Who is accused by one
-        poll alone is looked at again after the interval, whatever that costs."""
+        """Until the next poll, after one that took so much processor time. A rank that one poll
+        alone accuses is looked at again after the interval, whatever that costs."""
         return interval_s if self._confirmed.open else max(interval_s, TIMES_ITS_COST * cost_s)

@@ -57,12 +57,12 @@ class _Report(msgspec.Struct):
 def ask_ras(ranks: Sequence[Rank]) -> dict[int, str]:
     """`DEAD` or `SILENT` by rank; empty where NCCL does not answer in time, or with anything else.
 
-    ranks: of the run. Who is missing is found by its process number, as no other rank's is the
+    ranks: of the run. A missing rank is found by its process number, as no other rank's is the
     same; in a communicator of all ranks, by its rank there as well.
     """
     try:
         report = decoded(_status(), _Report)
-    except (OSError, ValueError, OverflowError):  # the last one for a port that is none
+    except (OSError, ValueError, OverflowError):  # the last one for an invalid port
         return {}
     main = [rank for rank in ranks if rank.worker == 0]
     pids = Counter(rank.pid for rank in main)

@@ -97,9 +97,9 @@ class View:
     def held_up_lines(
         self, seen: Snapshot, at: Mapping[int, str] | None, most: int
     ) -> Iterator[str]:
-        """Who holds the others up, where it is and since when it stands; those that stand out for
-        the same reasons in the same place in one line, and none that the dumps name. most: lines,
-        but for one that says how many are left out."""
+        """Who holds the others up, where it is and since when it stands still; those that stand out
+        for the same reasons in the same place in one line, and none that the dumps name. most:
+        lines, but for one that says how many are left out."""
         by_dumps = seen.collectives.named if seen.collectives is not None else frozenset()
         alike: dict[object, list[Suspect]] = {}
         for one in seen.suspects:

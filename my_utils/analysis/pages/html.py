@@ -1,7 +1,7 @@
 """Writes a page as one HTML file that needs neither a network nor a server.
 
-Names from a run are escaped wherever they stand; scripts and styles other than the page's own do
-not run, by its Content-Security-Policy.
+Names from a run are escaped wherever they are; scripts and styles other than the page's own do not
+run, by its Content-Security-Policy.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ _OURS = os.path.join("my_utils", "run", "stages", "standstill.py")
 
 
 def stack_lines(stacks: Stacks, ranks: Sequence[Rank] = ()) -> Iterator[str]:
-    """ranks: whose open stages are known. Ranks whose first thread stands at the same place share
-    their lines, which show the other threads of the first of them."""
+    """ranks: whose open stages are known. Ranks whose first thread is at the same place share their
+    lines, which show the other threads of the first of them."""
     by_label = {rank.label: rank for rank in ranks}
     groups: dict[object, list[StackRecord]] = {}
     for record in stacks.records:

@@ -75,7 +75,7 @@ def lengths(graph: Graph, times: Times) -> Floats:
 
 @dataclass
 class Chain:
-    """What lies on it: nodes with their own time, nodes with the time before them, meetings."""
+    """What is on it: nodes with their own time, nodes with the time before them, meetings."""
 
     own: Ints
     gap: Ints

@@ -28,7 +28,7 @@ INTERVAL = (2.5, 97.5)
 class Explained:
     """suspect: what was taken off. saving: of each step, ns. low, high: the interval of the mean
     saving as a share of the measured steps. where: names of operations, and which share of the
-    time on the longest chain that was taken off lay in them.
+    time on the longest chain that was taken off was in them.
     weights: what everything took before.
     """
 

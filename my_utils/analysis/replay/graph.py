@@ -306,7 +306,7 @@ def _ended_before(rows: _Rows, lane: int) -> tuple[Ints, Ints, Ints]:
     at = rows.node_rows
     of_lane = rows.lane == lane
     lane_rows = np.flatnonzero(of_lane)
-    before = np.cumsum(of_lane, dtype=np.int32)[at] - of_lane[at]  # rows stand by their begins
+    before = np.cumsum(of_lane, dtype=np.int32)[at] - of_lane[at]  # rows are sorted by begin
     firsts = np.searchsorted(rows.segment[lane_rows], np.arange(rows.segments))
     starts = _small(firsts)[rows.segment[at]]
     span = float(rows.step_ns.max() + 2 * rows.tolerance + 1)
@@ -349,7 +349,7 @@ def _last_end(nodes: int, src: Ints, dst: Ints, end: Floats) -> Floats:
 
 
 def _ready(nodes: int, members: _Members, begin: Floats) -> Floats:
-    """When each node could have ended, if it had nothing to do of its own."""
+    """When each node could have ended, if it had nothing to do itself."""
     waits = members.waits
     met = members.start + members.transfer
     found = begin.copy()

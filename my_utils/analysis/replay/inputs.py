@@ -181,7 +181,7 @@ def _kind_of(path: str) -> str:
                 return "traces"
             return "nsys" if _files_in([path], NSYS) else ""
         except OSError:
-            return ""  # a run, and who reads it says why that fails
+            return ""  # a run, and its reader says why that fails
     if not os.path.isfile(path):
         return ""
     if path.endswith(SUFFIXES):

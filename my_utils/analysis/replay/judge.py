@@ -171,7 +171,7 @@ def _finding_of(one: Explained, graph: Graph, roles: Roles) -> ReplayFinding:
 
 
 def _evidence(one: Explained, graph: Graph) -> list[Evidence]:
-    """Where it lies: of each name what it takes on average, and what it would take."""
+    """Where it is: of each name what it takes on average, and what it would take."""
     cut = one.suspect.cut
     found = []
     for name, share in one.where:

@@ -82,7 +82,7 @@ class Operations:
 
 
 def _fits(values: Ints) -> bool:
-    """Whether 32 bits are enough, with room to count on."""
+    """Whether 32 bits are enough, with a margin to count on."""
     return bool(len(values) == 0 or max(abs(int(values.min())), abs(int(values.max()))) < 1 << 30)
 
 

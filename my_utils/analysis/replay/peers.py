@@ -1,4 +1,4 @@
-"""Medians of groups of values, each group of its own size."""
+"""Medians of groups of values; the groups may differ in size."""
 
 from __future__ import annotations
 

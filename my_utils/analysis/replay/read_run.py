@@ -161,7 +161,7 @@ class _Rows:
 
 def _end_unawaited(begin: Ints, end: Ints, meeting: Ints, called: Ints) -> None:
     """A collective that was over when it was waited for ended before: as soon after the last member
-    had come as that of those who waited. Changes `end`."""
+    had come as that of those that waited. Changes `end`."""
     met = np.flatnonzero(meeting >= 0)
     number, count = numbers_of(meeting[met])
     last = np.full(count, np.iinfo(np.int64).min)
@@ -190,8 +190,8 @@ def _common_steps(ranks: Sequence[RecordedRank]) -> Ints:
 
 
 def _blocking(ranks: Sequence[RecordedRank]) -> dict[str, bool]:
-    """By name, whether those who call wait at once, nearly always and on all ranks, with no other
-    call between: then it is one operation of the caller."""
+    """By name, whether the callers wait at once, nearly always and on all ranks, with no other call
+    between: then it is one operation of the caller."""
     soon: dict[str, list[bool]] = defaultdict(list)
     for one in ranks:
         for call, after in zip_longest(one.calls, one.calls[1:]):

@@ -238,7 +238,7 @@ def _short(name: str) -> str:
 
 
 def _pieces(lane: Ints, begin: Ints, end: Ints, waits: Ints) -> tuple[Ints, Ints, Ints]:
-    """The slices that lie in no other one of their lane, without the waits in them: which slice
+    """The slices that are in no other one of their lane, without the waits in them: which slice
     each piece is of, and when it begins and ends."""
     found: list[tuple[int, int, int]] = []
     last_lane, last_end = -1, 0

@@ -29,7 +29,7 @@ SET_SHARE = 0.3  # of the excess of the first rank: so much a further one of a s
 STICKS_OUT = 6.0  # times the scatter
 STICKS_OUT_SHARE = 0.05  # of a step
 SELDOM = 0.34  # of the steps: what is longer in more of them does not stick out
-CHANCE = 5e-3  # of a change that is none
+CHANCE = 5e-3  # of seeing a change where there is none
 MONOTONE = 0.7  # how closely a trend follows the number of the step
 IN_COMMON = 0.6  # of the variance of micro-batches: so much is the same on all their stages
 FREE = ("checkpoint", "eval", "input")  # kinds that can be asked without
@@ -160,7 +160,7 @@ class Bench:
                 yield suspect
 
     def _of_ranks(self, members: list[int], claim: Claim, size: float) -> Suspect:
-        """members: indices of ranks. They are compared with those of their roles who are none."""
+        """members: indices of ranks. They are compared with the others of their roles."""
         roles = self.roles
         chosen = np.zeros(len(roles.ranks), np.bool_)
         chosen[members] = True
@@ -422,7 +422,7 @@ def _follows(values: Floats) -> float:
 
 
 def _is_block(steps: Ints) -> bool:
-    """Whether so many lie side by side that it is another level."""
+    """Whether so many are side by side that it is another level."""
     return len(steps) >= SEGMENT_MIN and steps[-1] - steps[0] < 1.25 * len(steps)
 
 

@@ -36,7 +36,7 @@ class Column:
         return self.values
 
     def whole(self, what: str, missing: int | None = None, below: int = WHOLE_MAX) -> Ints:
-        """Whole numbers; `missing` stands where there is none, if that may be."""
+        """Whole numbers; `missing` where there is none, if that may be."""
         values = self.numbers(what)
         known = np.isfinite(values)
         if ((values[known] >= below) | (values[known] <= -below)).any():
@@ -48,7 +48,7 @@ class Column:
         return np.where(known, np.rint(np.where(known, values, 0)), missing or 0).astype(np.int64)
 
     def places(self, what: str) -> tuple[Ints, tuple[str, ...]]:
-        """Which word each row has, and all words; numbers are words, too, and -1 is none."""
+        """Which word each row has, and all words; numbers are words, too, and -1 means no word."""
         if self.words is not None:
             blank = np.array([not word for word in self.words], np.bool_)
             return np.where(blank[self.values], -1, self.values), self.words
@@ -94,7 +94,7 @@ def _parquet_columns(path: str, wanted: set[str]) -> dict[str, Column]:
 
 
 def _of_arrow(column: Any, types: Any) -> Column:
-    """Numbers, NaN where there is none; text as words, the last of which is none."""
+    """Numbers, NaN where there is none; text as words, the last of which is for no text."""
     if types.is_integer(column.type) or types.is_floating(column.type):
         return Column(column.to_numpy())
     if not types.is_dictionary(column.type):

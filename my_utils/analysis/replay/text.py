@@ -56,7 +56,7 @@ def _judged(verdict: ReplayVerdict) -> Iterator[str]:
 
 
 def headline(one: ReplayFinding) -> str:
-    """What stands first, such as "WAITING FOR rank 3"."""
+    """What comes first, such as "WAITING FOR rank 3"."""
     who = _who(one)
     if one.claim in ("slow rank", "slow host", "slow stage"):
         text = f"WAITING FOR {who}"

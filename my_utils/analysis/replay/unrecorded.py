@@ -115,7 +115,7 @@ def _those_that_meet(
 
 
 def _added(operations: Operations, graph: Graph, found: list[_Found]) -> Operations:
-    """Own waits turn rows into members; waits before a row become rows of their own."""
+    """Own waits turn rows into members; waits before a row become separate rows."""
     base = int(operations.meeting.max(initial=-1)) + 1
     meeting = operations.meeting.copy()
     extra: list[Operations] = []

@@ -87,7 +87,8 @@ def _largest(parts: list[tuple[str, float]]) -> list[tuple[str, float]]:
 def rank_bars(run: RunData, waited: Matrix, warmup: int) -> list[RankBar]:
     """Of each rank the mean step, and how much of it the rank waited, as `waits_ns` says.
 
-    Who waited least comes first; of more than BARS_MAX ranks, those that waited least and most.
+    The rank that waited least comes first; of more than BARS_MAX ranks, those that waited least and
+    most.
     """
     with np.errstate(invalid="ignore"):
         steps = row_means(run.step_ns[:, warmup:])

@@ -112,7 +112,7 @@ def _tick(place: Callable[..., Any], names: Any) -> None:
 
 
 def draw_stages(report: Report, figure: Figure) -> None:
-    """Bars of the stages that take most, and how much of each lies on the critical path."""
+    """Bars of the stages that take most, and how much of each is on the critical path."""
     stages = report.stages.sort_values("self_s", ascending=False).head(BARS_MAX)[::-1]
     figure.set_size_inches(11, 1.4 + 0.28 * len(stages))
     axes = figure.add_subplot()

@@ -230,7 +230,7 @@ def _usual(
 def _outliers_first(
     stages: Mapping[str, ByRank], trees: Mapping[str, Sequence[_Node]], ranks: Sequence[int]
 ) -> list[int]:
-    """By how far a function's share of a stage lies above that of the other ranks."""
+    """By how far a function's share of a stage exceeds that of the other ranks."""
     apart = dict.fromkeys(ranks, 0)
     for stage, nodes in trees.items():
         totals = {rank: len(own) for rank, own in stages[stage].items()}

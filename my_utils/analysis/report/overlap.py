@@ -114,7 +114,7 @@ def _intervals(events: Iterable[dict[str, Any]]) -> Intervals:
 
 
 def _common(first: Intervals, second: Intervals) -> Intervals:
-    """What lies in both, by a sweep over their edges."""
+    """What is in both, by a sweep over their edges."""
     moments = np.concatenate([first.ravel(), second.ravel()])
     changes = np.concatenate([np.tile([1, -1], len(first)), np.tile([1, -1], len(second))])
     order = np.lexsort((changes, moments))

@@ -74,7 +74,7 @@ class Page:
 
 
 def page_text(page: Page) -> str:
-    """The whole file. Names from the run are escaped wherever they stand; scripts and styles other
+    """The whole file. Names from the run are escaped wherever they are; scripts and styles other
     than the page's own do not run, by its Content-Security-Policy."""
     run = page.run
     parts = mean_step(run, page.warmup)
@@ -195,7 +195,7 @@ class CodedCells:
 def code_cells(times_ms: npt.NDArray[np.float64]) -> CodedCells:
     """times_ms: rank × step. NaN is not recorded; what is below a nanosecond counts as one.
 
-    Of times that lie within a factor of 10^12 each is kept to 0.03 %.
+    Of times within a factor of 10^12 each is kept to 0.03 %.
     """
     known = np.isfinite(times_ms)
     clipped = np.maximum(times_ms[known], 1e-6)

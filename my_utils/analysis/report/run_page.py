@@ -94,7 +94,7 @@ def _trace_of(paths: Sequence[str], ranks: Sequence[int], step: int) -> PageTrac
     ):
         path = Path(folder, "trace.pftrace")
         try:
-            # What is wrong with the files stands in the page already.
+            # What is wrong with the files is in the page already.
             warnings.simplefilter("ignore", ConversionWarning)
             csv_to_trace(list(paths), path, ranks=set(ranks), steps=(step, step + 1), recover=True)
             content = path.read_bytes()

@@ -33,7 +33,7 @@ NOBODY = -1
 
 @dataclass
 class Segments:
-    """What lies before each synchronising stage, in the order of the step, and after the last one.
+    """What is before each synchronising stage, in the order of the step, and after the last one.
 
     All arrays have a row a segment and a column a step. sync: the stage at the end of each but the
     last segment. rank: the row (of the grid) that came last, NOBODY where fewer than two ranks
@@ -162,7 +162,7 @@ def segments_of(grid: Grid, offsets: Matrix, sync: list[int]) -> Segments:
 
 
 def _fill(found: Segments, row: int, moments: Matrix, left: Matrix) -> None:
-    """Who came last to the end of a segment (`moments`, ranks × steps), having begun at `left`."""
+    """The rank that came last to a segment's end (`moments`, ranks × steps), begun at `left`."""
     here = np.isfinite(moments)
     several = here.sum(0) > 1
     known = np.where(here, moments, -np.inf)
@@ -194,7 +194,7 @@ def _find_losses(grid: Grid, offsets: Matrix, found: Segments) -> None:
 
 
 def _share_inside(found: Segments, row: int, begins: Matrix, ends: Matrix) -> Matrix:
-    """Which part of a stage of the critical rank lies within the segment, 0 to 1, per step."""
+    """Which part of a stage of the critical rank is within the segment, 0 to 1, per step."""
     begin, end = _of(begins, found.rank[row]), _of(ends, found.rank[row])
     inside = np.minimum(end, found.end_ns[row]) - np.maximum(begin, found.begin_ns[row])
     share: Matrix = np.clip(inside / np.maximum(end - begin, 1), 0, 1)

@@ -39,7 +39,7 @@ class WorstStep:
 
     @property
     def names(self) -> list[str]:
-        """Of the stages, as they stand on their spans."""
+        """Of the stages, as they are on their spans."""
         return [stage.rpartition("/")[2] for stage in self.stages]
 
     @property

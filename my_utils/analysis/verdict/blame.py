@@ -275,8 +275,8 @@ def _figures(work: Work, rows: Integers, part: int | None, first: int) -> dict[s
 def blame_without_stage(work: Work, left: Remaining) -> None:
     """Where nobody is named yet, the rank that waits least in some meeting while its own work does
     not say why; adds it to the losses. Of two ranks each may be slow in a meeting where the other
-    waits; then it counts who came last to the meeting that both leave together. Who is late at
-    times only, and not every so many steps, has hiccups."""
+    waits; then it counts which came last to the meeting that both leave together. A rank that is
+    late at times only, and not every so many steps, has hiccups."""
     if not work.meets or left.losses:
         return
     waits = work.in_meetings

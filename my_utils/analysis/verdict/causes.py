@@ -8,7 +8,7 @@ other steps is its part of the lost time:
 - "gc0" to "gc2": collections of that generation on the training thread
 - "quota": it was ready to run, and the quota of its cgroup was used up
 - "delay": it was ready to run, and other threads had the core
-- "own": it was on a core: work of its own
+- "own": it was on a core: its own work
 - "stopped": the process was stopped by a signal, or its machine was
 - "gil": it waited for the GIL
 - "storage": it waited in a call that works on a file

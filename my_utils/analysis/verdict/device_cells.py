@@ -31,8 +31,8 @@ NO_TIME = np.iinfo(np.int64).min  # the engine's MU_STAGE_NO_TIME
 
 
 def rows_with_gpu_times(stages: Columns, origin_ns: int) -> Mask:
-    """Of each row whether it has GPU times; those of damaged rows are none. origin_ns: a moment of
-    the run."""
+    """Of each row whether it has GPU times; those of damaged rows do not count. origin_ns: a moment
+    of the run."""
     there: Mask = stages["cuda_begin_ns"] != NO_TIME
     if not there.any():
         return there

@@ -52,7 +52,7 @@ def summary_of(verdict: Verdict) -> Summary:
         "judged_steps": float(verdict.judged_steps),
         "findings": float(len(verdict.costly)),
     }
-    for one in reversed(verdict.costly):  # of two of a kind the most costly one stands
+    for one in reversed(verdict.costly):  # of two of a kind the most costly one is kept
         kind = one.kind.replace(" ", "_")
         figures[f"{kind}/share"] = one.share
         figures[f"{kind}/saves_ms"] = one.saves_ns_a_step * 1e-6

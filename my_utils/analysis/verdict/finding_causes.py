@@ -39,8 +39,7 @@ def add_causes(run: RunData, findings: Sequence[Finding], columns: Integers) -> 
 
 
 def known_part(found: Mapping[str, object]) -> dict[str, object]:
-    """What is worth saying of a finding that stands without a cause: nothing about one that is
-    unknown."""
+    """What is worth saying of a finding without a cause: nothing about one that is unknown."""
     if not found.get("causes"):
         return {}
     return {name: value for name, value in found.items() if value != "unknown"}

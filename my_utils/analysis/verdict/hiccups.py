@@ -36,7 +36,7 @@ ALONE = 0.8  # of all hiccups, with which a rank also has those inside the meeti
 BROAD = 0.12  # of the imbalance, that a rank usually is off the mean: with less it is rare
 ONE_RANKS = 0.75  # of the steps, in which imbalance that moves is not one rank's
 FOLLOWS = 0.6  # correlation of the meetings with how far ranks are apart
-ANYWHERE = 0.25  # of its share, that what lies beside a stage must have of hiccups at any time
+ANYWHERE = 0.25  # of its share, that what is beside a stage must have of hiccups at any time
 EXPLAINED = 0.5  # correlation with samples or tokens from which on they are named
 LOWER_HALF = 1.028  # between the 10 % and the 40 % quantile of a normal distribution, in sigmas
 

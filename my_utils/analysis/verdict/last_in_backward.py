@@ -207,7 +207,7 @@ def _named_in_collectives(moments: Matrix, bound_ns: float) -> _Last | None:
 
 def _lateness(moments: Matrix, bound_ns: float, near: float) -> _Lateness:
     """Of collectives for which ranks wait, as in FSDP: a rank that comes late to one comes to the
-    next as early as the others, who waited for it. So what the others lose at a collective is how
+    next as early as the others, which waited for it. So what the others lose at a collective is how
     much later than they it came, less what was late at the one before already.
 
     moments: rank × step × (begin, then collectives), ns. near: the share of what a rank costs that

@@ -239,7 +239,7 @@ class _Filled:
 
     @staticmethod
     def _owners(places: Integers, parents: Integers) -> npt.NDArray[np.bool_]:
-        """Paths that are a stage of their own, and do not count into the one around them."""
+        """Paths that are a separate stage, and do not count into the one around them."""
         own: npt.NDArray[np.bool_] = (places >= 0) & (
             (parents == np.arange(len(parents))) | (places != places[parents])
         )
@@ -310,7 +310,7 @@ def _step_times(
 
 def _sync_points(notes: Sequence[Note]) -> list[SyncPoint] | None:
     """None where the run did not record where its ranks meet. Many ranks say the same, so what they
-    say is told apart by its text."""
+    say is distinguished by its text."""
     said = dict.fromkeys(
         (note.pairs.get("stage", ""), note.pairs.get("members", ""), note.pairs.get("kind"))
         for note in notes

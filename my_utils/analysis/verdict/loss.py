@@ -38,7 +38,7 @@ class Loss:
 @dataclass
 class Remaining:
     """What is left of a group's work once losses were found. parts: rank × step × part. bases:
-    step × meeting, what a meeting takes the rank that waits least. lasts: who comes last
+    step × meeting, what a meeting takes the rank that waits least. lasts: which rank comes last
     inside a stage though that costs too little for a loss; figures for the text, by the stage."""
 
     parts: Matrix

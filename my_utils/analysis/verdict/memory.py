@@ -2,8 +2,8 @@
 
 The series of a rank is cut into ten equal parts. Memory grows if the medians of the parts rise
 nearly always, by as much in the last three as before, so that what fills up at the beginning and
-then stays is none. The slope is the median of those between any two parts. It is a finding from 8 %
-of the memory at the beginning on, within the judged steps, and "suspicious" below.
+then stays does not count. The slope is the median of those between any two parts. It is a finding
+from 8 % of the memory at the beginning on, within the judged steps, and "suspicious" below.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class RankStages:
     cuda_ms, cuda_begin_ns, cuda_error_ns, tag (an index into `tags`) and attempt. `counters` has
     step, value, attempt and name (an index into `counter_names`: "memory.rss_bytes"). `notes` are
     rows about the run. `paths` are names joined by "/", parents before their children; `parents`
-    their indices, what has none its own."""
+    their indices, or the path's own where it has no parent."""
 
     metadata: RankMetadata
     paths: list[str]

@@ -205,7 +205,7 @@ def _of_attempts(verdict: Verdict) -> str:
 
 
 def headline(one: Finding, verdict: Verdict) -> str:
-    """What stands first, such as "BOUND BY INPUT on rank 1"."""
+    """What comes first, such as "BOUND BY INPUT on rank 1"."""
     where = f" in {one.stage}" if one.stage else ""
     who = who_text(one, verdict)
     if _is_collecting(one):

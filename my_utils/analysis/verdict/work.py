@@ -197,7 +197,7 @@ def work_of(run: RunData, meetings: Meetings, rows: Integers, columns: Integers)
 
 def _parts(run: RunData, at: tuple[Integers, ...]) -> tuple[list[str], list[int]]:
     """The names of the parts, and of each stage its part. A stage that is around nearly all of a
-    step ("iter") is none itself: what is in no stage inside it is untimed."""
+    step ("iter") is not one itself: what is in no stage inside it is untimed."""
     around = _wrappers(run, at)
     names: list[str] = []
     part_of = []

@@ -130,7 +130,7 @@ def write_traces(log_dir: Path, out: Path) -> list[Path]:
 
 
 def who_waits(log_dir: Path) -> Iterator[str]:
-    """Lines of text: what each rank computed a step and how long it stood in all_reduce."""
+    """Lines of text: what each rank computed a step and how long it was in all_reduce."""
     means = [_mean_stages_ms(path) for path in find_csvs([log_dir])]
     yield f"{'mean a step, ms':<18}{'iter':>9}{'compute':>10}{'all_reduce':>12}"
     for rank, mean in enumerate(means):

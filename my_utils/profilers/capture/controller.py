@@ -357,7 +357,7 @@ class CaptureController(_core.CaptureWindows):
         meta: called with the function's arguments, returns the event's `meta`. Where it raises, or
             returns something else, there is one warning, and the call counts as one without.
         """
-        HookEvent(profile_name, None, role, rank)  # raises for what is none
+        HookEvent(profile_name, None, role, rank)  # raises for invalid arguments
         marked_names.add(profile_name)
 
         def reported(function: _F) -> _F:
@@ -390,7 +390,7 @@ class CaptureController(_core.CaptureWindows):
         `torch.compile`, attach to what it returns. TypeError if it is not a module.
         """
         name = forward_name(module, profile_name)
-        HookEvent(name, None, role, rank)  # raises for what is none
+        HookEvent(name, None, role, rank)  # raises for invalid arguments
         marked_names.add(name)
 
         def event(controller: CaptureController, passes: int) -> HookEvent:

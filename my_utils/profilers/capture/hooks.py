@@ -157,7 +157,7 @@ class capture_hook:
         meta: Callable[..., Mapping[str, Any]] | None = None,
         **fixed: Any,
     ) -> None:
-        HookEvent(profile_name, fixed, role, rank)  # raises for what is none
+        HookEvent(profile_name, fixed, role, rank)  # raises for invalid arguments
         if meta is not None and not callable(meta):
             raise TypeError(f"meta must be a function or None, not {meta!r:.100}")
         self._name = profile_name

@@ -66,7 +66,7 @@ class Reported(Scope):
 
 
 def forward_name(module: torch.nn.Module, profile_name: str | None) -> str:
-    """The name for the passes of a module; TypeError for what is none."""
+    """The name for the passes of a module; TypeError for anything else."""
     if not callable(getattr(module, "register_forward_pre_hook", None)):
         raise TypeError(f"module must be a torch.nn.Module, not {module!r:.100}")
     return f"{type(module).__name__}.forward" if profile_name is None else profile_name

@@ -10,7 +10,7 @@
     global_snapshotter.stop("step")
 
 With ENABLE_MEMORY_SNAPSHOT=1 in the environment each `stop` writes a file for
-https://pytorch.org/memory_viz; without it the calls do nothing. How to read it stands in
+https://pytorch.org/memory_viz; without it the calls do nothing. How to read it is described in
 docs/memory/where-does-the-memory-go.md.
 """
 

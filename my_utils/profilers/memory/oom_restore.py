@@ -39,7 +39,7 @@ PREFIX = "my_utils/oom"
 TIMEOUT_S = 60.0
 RANKS_A_WORD = 62  # the store adds up signed integers of 64 bits: a bit for each rank that came
 
-# Allocators without an exception type of their own say it in the text of a RuntimeError.
+# Allocators without their own exception type say it in the text of a RuntimeError.
 OUT_OF_MEMORY_TEXTS = (
     "can't allocate memory",  # torch's CPU allocator
     "not enough memory: you tried to allocate",
@@ -50,7 +50,7 @@ OUT_OF_MEMORY_TEXTS = (
 
 
 class _Flag:
-    """Where this process stands: the number of decisions taken, and its own flag."""
+    """The state of this process: the number of decisions taken, and its own flag."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

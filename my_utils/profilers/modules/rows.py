@@ -44,8 +44,8 @@ class Row:
 
 
 def rows_of(model: torch.nn.Module, whole: Sequence[type | str]) -> list[Row]:
-    """Modules without children, compiled ones, and those of the types `whole`, as they stand in
-    the model. What is below one of them is part of it."""
+    """Modules without children, compiled ones, and those of the types `whole`, as they are in the
+    model. What is below one of them is part of it."""
     rows: dict[torch.nn.Module, Row] = {}
     for name, module in _leaves(model, "", (), whole):
         rows.setdefault(module, Row(module)).names.append(name)

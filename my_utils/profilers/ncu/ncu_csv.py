@@ -2,7 +2,7 @@
 
 `ncu --csv` prints one of two pages. The page `details` has a row for each launch and
 metric, `raw` a row for each launch with a column for each metric and a second header of units.
-Around them stand the program's own output and lines such as `==PROF== Connected`. A file may hold
+Around them are the program's own output and lines such as `==PROF== Connected`. A file may hold
 several pages one after the other; rows of the same process, number and kernel are one launch, so
 metrics that were exported in several parts come together again.
 
@@ -333,7 +333,7 @@ def _begins_row(text: str) -> bool:
 
 
 def _looks_like_row(text: str) -> bool:
-    """Of a line that is none: whether it was meant to be one, or is the program's output."""
+    """Of a line that is not a row: whether it was meant to be one, or is the program's output."""
     return text.startswith('"') or ROW_START.match(text) is not None
 
 

@@ -75,8 +75,8 @@ class OpCheck:
 
     coarse: the 16-bit type with which an operator computed whose reference had a wider one. It
     rounds within, too, so that an element agrees where it is off by a few of that type's steps at
-    the largest element; tolerances that a user gives stand as they are. slack: how far the sums of
-    this operator may be off by rounding, in addition; asked only where something differs.
+    the largest element; tolerances that a user gives are used as they are. slack: how far the sums
+    of this operator may be off by rounding, in addition; asked only where something differs.
     """
 
     rules: Rules

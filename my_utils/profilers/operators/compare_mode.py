@@ -217,7 +217,7 @@ class CompareWithCPU(OpMode):
         return check
 
     def _slack_of(self, call: _Call) -> Slack | None:
-        """Where the tolerances of the dtypes hold: what a user gives stands as it is."""
+        """Where the tolerances of the dtypes hold: what a user gives is used as it is."""
         if self._atol is not None or self._rtol is not None or not is_sum(call.plan.func):
             return None
         return Slack(call.plan.func, call.copy.args, call.copy.kwargs)
@@ -358,7 +358,7 @@ class _Call:
         self.said = False
 
     def take(self, args: Any, kwargs: dict[str, Any], keep: bool) -> None:
-        """Notes the inputs; to be called before the operator runs."""
+        """Notes the inputs; must be called before the operator runs."""
         self.copy = OpCopy(self.plan, args, kwargs)
         self.shown = self.copy.again() if keep else self.copy
         self.draws = Draws(args, kwargs, self.copy.device) if self.plan.may_draw else None

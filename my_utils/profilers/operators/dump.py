@@ -10,8 +10,8 @@ what `torch.save` writes, of plain values that `torch.load(weights_only=True)` t
     args, kwargs        of inputs; `result` and `written` (arguments after the call) of outputs
     devices             of the tensors, in their order: files are read to the CPU
 
-Strides, views and memory that tensors share are kept. What no such file can hold stands as a pair
-of a mark and a text, ("torch.layout", "torch.strided"), or a mark and a generator's state.
+Strides, views and memory that tensors share are kept. What no such file can hold is written as a
+pair of a mark and a text, ("torch.layout", "torch.strided"), or a mark and a generator's state.
 """
 
 from __future__ import annotations

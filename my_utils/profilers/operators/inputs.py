@@ -90,7 +90,7 @@ def resolved(tensor: Tensor) -> Tensor:
 
 
 def _in_memory(tensor: Tensor) -> Tensor:
-    """What stands in memory, without those bits."""
+    """What is in memory, without those bits."""
     if tensor.is_conj():
         tensor = torch._conj(tensor)
     return torch._neg_view(tensor) if tensor.is_neg() else tensor

@@ -212,7 +212,7 @@ class OpStacks:
         self._stacks: OrderedDict[int, Any] = OrderedDict()
 
     def note(self) -> None:
-        """To be called while a forward operator runs: autograd has given it its number already."""
+        """Call it while a forward operator runs: autograd has given it its number already."""
         if not torch.is_grad_enabled():
             return
         number = _sequence_nr() - 1

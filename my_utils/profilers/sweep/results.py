@@ -196,7 +196,7 @@ def _place(point: SweepPoint, by_batch: bool) -> str:
 
 
 def _places(points: list[SweepPoint], by_batch: bool) -> dict[str, int]:
-    """Where each label stands on the axis: batch sizes by their size, shapes as they came."""
+    """Where each label is on the axis: batch sizes by their size, shapes as they came."""
     ordered = sorted(points, key=lambda point: point.batch_size or 0) if by_batch else points
     labels = dict.fromkeys(_place(point, by_batch) for point in ordered)
     return {label: at for at, label in enumerate(labels)}

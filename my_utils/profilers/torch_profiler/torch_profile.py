@@ -115,7 +115,7 @@ class TorchProfile:
         self._unwatch: Callable[[], None] = _nothing
         self._lease: _slot.Lease | None = None
         self._thread = 0
-        self._taken = False  # the session is another's, who is in another thread
+        self._taken = False  # the session belongs to another, in another thread
         self._seen = False  # whether torch said that the session is open
 
     @property
@@ -412,7 +412,7 @@ def check_activities(activities: Iterable[Any] | None) -> list[Any] | None:
 
 
 def device_time(profiler: torch.profiler.profile) -> bool:
-    """Whether the profiler saw an accelerator's time; without it the CPU's figures stand in."""
+    """Whether the profiler saw an accelerator's time; without it the CPU's figures are used."""
     return any(event.self_device_time_total > 0 for event in profiler.events() or ())
 
 

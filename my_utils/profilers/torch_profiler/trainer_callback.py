@@ -359,8 +359,8 @@ class RunningCall:
     """The call that called the function which makes this; of its callers the first that is not in
     a file that `skip` names.
 
-    It holds no frame, which would keep the variables of the call alive, but where the frame stands.
-    Any thread may ask.
+    It holds no frame, which would keep the variables of the call alive, but where the frame is. Any
+    thread may ask.
 
     >>> def begin():
     ...     return RunningCall()

@@ -30,7 +30,7 @@ _open: weakref.WeakSet[StageExporter] = weakref.WeakSet()
 
 
 class Snapshot(NamedTuple):
-    """What stood in the totals at a step. at: Unix time in seconds."""
+    """The totals at a step. at: Unix time in seconds."""
 
     step: int
     at: float
@@ -73,7 +73,7 @@ class StageExporter:
         return short_repr(self, "written", "failed", "dropped")
 
     def _begin(self) -> None:
-        """Starts the thread; to be called when the subclass is ready."""
+        """Starts the thread; must be called when the subclass is ready."""
         if not self._active:
             return
         self._thread = threading.Thread(
@@ -89,8 +89,8 @@ class StageExporter:
         step: its number; by default that of `MyTimer.set_step`, and with a `TimeManager` a count
             from 0. Once it was called, times are no longer taken at intervals.
 
-        Call it once a step, after `timer.step()`. TypeError and ValueError for a step that is none.
-        It does not wait for the output.
+        Call it once a step, after `timer.step()`. TypeError if `step` is not an integer, ValueError
+        if it is negative. It does not wait for the output.
         """
         if step is not None:
             check_rank("step", step)

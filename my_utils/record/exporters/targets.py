@@ -1,7 +1,7 @@
 """Sends stage times to TensorBoard, Weights & Biases and Prometheus.
 
-Each exporter reads the totals that a `MyTimer` or a `TimeManager` keeps, and writes in a thread of
-its own: at an interval, or once a step where the loop calls `step()`.
+Each exporter reads the totals that a `MyTimer` or a `TimeManager` keeps, and writes in a separate
+thread: at an interval, or once a step where the loop calls `step()`.
 
 >>> import tempfile
 >>> from my_utils.timing import TimeManager

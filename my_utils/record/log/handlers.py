@@ -68,7 +68,7 @@ class FlushingFileHandler(logging.FileHandler):
     def _open(self) -> io.TextIOWrapper:
         raw = _OpenFile(self.baseFilename, self.mode.replace("t", ""), opener=self._opener)
         self._is_local = not may_hang(raw.fileno())
-        # TextIOWrapper takes a raw file where nothing is to be buffered, as for `python -u`.
+        # TextIOWrapper takes a raw file where nothing is buffered, as for `python -u`.
         return io.TextIOWrapper(
             cast(IO[bytes], raw), encoding=self.encoding, errors=self.errors, write_through=True
         )
@@ -192,7 +192,7 @@ class FlushingFileHandler(logging.FileHandler):
 
 class _OpenFile(io.FileIO):
     """Writes to and closes nothing but the file that it has opened: a program may close descriptors
-    that it has not opened, and open a file of its own under the same number."""
+    that it has not opened, and open another file under the same number."""
 
     def __init__(
         self, path: str, mode: str, opener: Callable[[str, int], int] | None = None

@@ -331,7 +331,7 @@ class DebuggingEvent(threading.Event):
         self._logger = logger
 
     def set(self) -> None:
-        """Sets the event, waking those who wait, and then logs the stack of the caller."""
+        """Sets the event, waking the threads that wait, and then logs the stack of the caller."""
         super().set()
         logger = self._logger
         if logger is None:
@@ -361,7 +361,7 @@ def _make_global_timer() -> MyTimer | NoOpMyTimer:
         return NoOpMyTimer()
 
 
-# By name: capture stands above the timers, and is loaded when somebody asks for one.
+# By name: capture is a layer above the timers, and is loaded when somebody asks for one.
 _AT_STEP = "my_utils.profilers.capture.on_demand.job"
 
 

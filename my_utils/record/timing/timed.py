@@ -70,7 +70,7 @@ def _plain(function: Callable[..., Any], name: str, recorders: _Recorders | None
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:
-    """The parameters of what has none to be seen."""
+    """The parameters of a callable that is not a Python function."""
 
 
 class _Always:
@@ -87,8 +87,8 @@ _ALWAYS = _Always()
 
 
 def _signature(code: types.CodeType) -> tuple[str, str]:
-    """The parameters of a function as they stand behind its name, without defaults, which are
-    of the function; and the arguments of a call that passes them on."""
+    """The parameters of a function as they are after its name, without defaults, which are of the
+    function; and the arguments of a call that passes them on."""
     positional = code.co_varnames[: code.co_argcount]
     ends = code.co_argcount + code.co_kwonlyargcount
     keywords = code.co_varnames[code.co_argcount : ends]

@@ -1,8 +1,8 @@
 """Starts recording in the Python processes of a command that `my_utils run` has started.
 
-Its folder stands first on PYTHONPATH, so that `site` imports this file in each of them. It waits
-until torch has been executed, hands the process to `my_utils.run.attach`, and gives its own place
-to the `sitecustomize` that the process would have had without it.
+Its folder is first on PYTHONPATH, so that `site` imports this file in each of them. It waits until
+torch has been executed, hands the process to `my_utils.run.attach`, and gives its own place to the
+`sitecustomize` that the process would have had without it.
 
 It imports nothing that a bare interpreter has not loaded, and is written so that every Python from
 2.7 on reads it: a command may start any of them.

@@ -55,7 +55,8 @@ class Iterations:
         self._cycle = 1  # steps of the last complete iteration
         self._length = 0  # steps of this one
         self._moved_on = False  # `number` is that of the next iteration already
-        # Who stepped since the leader did, the leader first, and where the records of a step end.
+        # The optimizers that stepped since the leader did, the leader first, and where the records
+        # of a step end.
         self._ends: list[tuple[object, int]] = [(None, 0)]
 
     def __repr__(self) -> str:

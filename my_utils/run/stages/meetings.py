@@ -239,7 +239,7 @@ def role_of(described: str) -> str:
 
 def is_sampled(step: int, every: int) -> bool:
     """Whether a step is one of those of which every n-th is recorded, n a power of two. Distances
-    are at random, and who records fewer steps records a part of the same ones.
+    are at random, and a process that records fewer steps records a part of the same ones.
 
     >>> [step for step in range(40) if is_sampled(step, 8)]
     [0, 6, 17, 24, 29, 38]

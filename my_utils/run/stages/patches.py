@@ -372,7 +372,7 @@ class Patches:
 
     def _distributed_checkpoints(self, module: Any) -> None:
         """A save agrees with the other ranks on what each writes. An asynchronous one does so in a
-        thread of its own."""
+        separate thread."""
         saver = module.state_dict_saver
         self._in_c(saver, "async_save", names.CHECKPOINT, module)
         for name in ("save", "save_state_dict"):
@@ -397,7 +397,7 @@ class Patches:
 
 
 def _place(function: Any, parameter: str) -> int:
-    """Where a parameter stands if it is passed by position; beyond all where it cannot be."""
+    """Where a parameter is if it is passed by position; beyond all where it cannot be."""
     known = list(inspect.signature(function).parameters.values())
     by_position = [one.name for one in known if one.kind is not one.KEYWORD_ONLY]
     return by_position.index(parameter) if parameter in by_position else sys.maxsize

@@ -400,7 +400,7 @@ class Recorder(Listener):
             )
 
     def _watch_backward(self, modules: list[torch.nn.Module]) -> None:
-        """For whom the others wait inside it: by DDP's buckets, or the collectives of FSDP."""
+        """Which rank the others wait for inside it: by DDP's buckets or FSDP's collectives."""
         models = describe.ddp_models(modules)
         sampler = BucketSampler if models else FlightSampler
         self._buckets = watched = sampler(self.stages, self._write, bucket_steps())

@@ -60,7 +60,7 @@ def is_signature_item(item: object) -> bool:
 
 
 def length(value: Any) -> int | None:
-    """The size of dim 0; None for what has none."""
+    """The size of dim 0; None for a value without it."""
     if is_tensor(value) and (value.is_nested or str(value.layout) != "torch.strided"):
         return None
     if is_array(value):

@@ -100,7 +100,7 @@ def compare_recordings(
         without either, bit for bit. Where only one is given the other is 0.
 
     ValueError for a tolerance that is negative or not finite; TypeError if one is not a recording.
-    (`ForwardTraceRecorder.recording` is none: it says whether calls are recorded now.)
+    (`ForwardTraceRecorder.recording` is not one: it says whether calls are recorded now.)
     """
     _check_recording("first", first)
     _check_recording("second", second)

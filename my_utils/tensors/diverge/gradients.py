@@ -124,7 +124,7 @@ def _above(call: CallCheck, by_index: dict[int, CallCheck]) -> list[CallCheck]:
 
 
 def _innermost(calls: Sequence[CallCheck], by_index: dict[int, CallCheck]) -> list[CallCheck]:
-    """Those in which none of the others stands."""
+    """Those in which none of the others is."""
     around = {id(outer) for call in calls for outer in _above(call, by_index)}
     return [call for call in calls if id(call) not in around]
 

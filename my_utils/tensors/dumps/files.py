@@ -162,8 +162,8 @@ class DumpFolder:
     def read_blobs(self, *, verify: bool) -> tuple[dict[str, Entry], dict[str, Any]]:
         """The index of the safetensors file, and the bytes of each blob as a uint8 array.
 
-        They are in memory of their own where `verify` is set, else in the file, mapped privately:
-        pages are read when they are touched, and what is written to them stays in this process.
+        They are in separate memory where `verify` is set, else in the file, mapped privately: pages
+        are read when they are touched, and what is written to them stays in this process.
         """
         if TENSORS not in self.manifest["files"]:
             return {}, {}

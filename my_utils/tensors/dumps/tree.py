@@ -1,9 +1,9 @@
 """Converts an object to the text of tree.json, with the elements of its tensors set aside.
 
-What JSON has stands as it is: None, bool, int, finite float, str, list, and dict with str keys that
-do not begin with "$". All else is an object whose first key begins with "$":
+What JSON has is written as it is: None, bool, int, finite float, str, list, and dict with str keys
+that do not begin with "$". All else is an object whose first key begins with "$":
 
-    $ref            a JSON pointer (RFC 6901) to where the same object stood first
+    $ref            a JSON pointer (RFC 6901) to where the same object was first
     $dict           pairs of key and value        $float    "nan", "inf", "-inf"; other NaNs' bits
     $tuple $set $frozenset $deque $slice $range $complex $timedelta: the parts, in a list
     $int            hexadecimal, above 2,000 bits  $str      with lone surrogates, escaped
@@ -21,8 +21,8 @@ do not begin with "$". All else is an object whose first key begins with "$":
     $unsupported    what could not be dumped, with type and reason
     $truncated      what a limit of DumpConfig cut; the kept part is next to it
 
-An object that stands in several places is written once, in the first; so are cycles. Identity of
-str, bytes, numbers and other plain values is not kept, nor that two tensors share memory.
+An object that is in several places is written once, in the first; so are cycles. Identity of str,
+bytes, numbers and other plain values is not kept, nor that two tensors share memory.
 
 Here is the walk: what was seen, how deep, what is cut. How a form is written and how it is read
 is in the file of its family, which ends in the tables of its writers and readers: a type is
@@ -82,8 +82,8 @@ class Tree:
         self.files: dict[str, bytes | Callable[[], bytes]] = {}
         self.counts = collections.Counter[str]()
         self.troubles: list[str] = []
-        # Where objects stand, by their ids, and what keeps the ids from being used again. Texts
-        # and no tuples: thousands of small containers would set the garbage collector going.
+        # Where objects are, by their ids, and what keeps the ids from being used again. Texts and
+        # no tuples: thousands of small containers would set the garbage collector going.
         self.memo: dict[int, str] = {}
         self.alive: list[Any] = []
         self._newline = "\n "
@@ -260,7 +260,7 @@ class Tree:
         append(self._newline + "}")
 
     def cut(self, obj: Any, path: str, kind: str) -> tuple[Any, str]:
-        """The items that are kept of a sequence, and where they stand."""
+        """The items that are kept of a sequence, and where they are."""
         limit = self.config.max_items
         if limit is None or len(obj) <= limit:
             return obj, path

@@ -37,7 +37,7 @@ def names_above(name: str) -> list[str]:
 
 
 def nested(seen: Sequence[TraceEvent], compiled: Sequence[TraceEvent]) -> list[Nested]:
-    """The compiled calls that stand in no other compiled one. `seen` are those that hooks saw.
+    """The compiled calls that are in no other compiled one. `seen` are those that hooks saw.
 
     A call is in one of the nearest module around its own: in the one with its number, where
     that module was called several times.

@@ -67,8 +67,8 @@ class RecordingError(ValueError):
 class TraceTensorMeta:
     """What was noted of one tensor, of its values at the time of the call.
 
-    path: where it stood. Inputs: the position or the keyword, then the way into what is nested, as
-        in "0", "mask", "0.hidden.1". Outputs: the same, and "" for a module that returns the tensor
+    path: where it was. Inputs: the position or the keyword, then the way into what is nested, as in
+        "0", "mask", "0.hidden.1". Outputs: the same, and "" for a module that returns the tensor
         itself. Parameters and buffers: the name. Gradients of a call: "inputs.0", "outputs".
     shape, dtype, device, stride: as torch has them, the dtype without "torch."; stride is in
         elements, None for layouts that have none.
@@ -83,7 +83,7 @@ class TraceTensorMeta:
     placements: of a DTensor, as text. All else is then of the local shard, except for
         `global_shape`.
     changed: a parameter that was written to while the call ran: it has no hash.
-    note: in words, what else is to be known, such as why there is no hash; or None.
+    note: in words, anything else to know, such as why there is no hash; or None.
     arrived: of a gradient, how many had arrived before it in the whole recording; -1 for others.
     """
 

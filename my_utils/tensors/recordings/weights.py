@@ -132,7 +132,7 @@ class Weights:
         return {local: weights[full] for local, full in plan.params if full in weights}
 
     def finish(self, root: RootState) -> None:
-        """Hashes what was noted, and what was to be hashed in a call that never came."""
+        """Hashes what was noted, and what a call that never came should have hashed."""
         _, units = root.plan.below()
         missed = [slot for slot in units if slot.full not in root.weights]
         if missed:
@@ -232,7 +232,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _groups(items: Sequence[_Note | _Taken], max_bytes: int) -> Iterator[Sequence[_Note | _Taken]]:
-    """All that is on the CPU together, the rest in groups whose copies have room."""
+    """All that is on the CPU together, the rest in groups whose copies fit."""
     here = [item for item in items if item.tensor.device.type == "cpu"]
     if here:
         yield here

@@ -60,7 +60,7 @@ MU_DEVICE uint64_t mu_sum_of_warp(uint64_t value) {
     return value;
 }
 
-/* Where the element number `index` of the tensor stands, in row-major order. */
+/* Where the element number `index` of the tensor is, in row-major order. */
 MU_DEVICE const uint8_t *mu_element(const struct mu_gpu_layout *layout, uint64_t index) {
     const uint8_t *at = layout->data;
     for (int dim = layout->ndim - 1; dim > 0; dim--) {

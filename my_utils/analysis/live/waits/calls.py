@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ..flight_files import Call, Dump, PeerCall
 from .groups import Group
 
-HUNG_S = 5.0  # a shorter wait is none: clocks of hosts lie so far apart
+HUNG_S = 5.0  # a shorter wait does not count: clocks of hosts are so far apart
 SAME_MOMENT_S = 6.0  # between dumps of one standstill
 
 
@@ -45,7 +45,7 @@ class Node:
 
     @property
     def holders(self) -> list[int]:
-        """Whom the ranks inside wait for."""
+        """The ranks that those inside wait for."""
         return self.accused or [*self.absent, *self.behind, *self.late]
 
 

@@ -19,7 +19,7 @@ from .orders import (
     stopped_early,
 )
 
-SLOW_SHARE = 0.1  # of the longest wait: who is awaited for less is slow beside it
+SLOW_SHARE = 0.1  # of the longest wait: a rank awaited for less is slow beside it
 LONG_S = 60.0
 TIMES_USUAL = 2.0  # the pauses between calls that a rank makes again and again
 
@@ -89,8 +89,8 @@ class _Graph:
                 self.parted[rank] = node
 
     def _other_path(self, node: Node) -> list[int]:
-        """On a tie: who called something else than groups of the same role; whose order of calls
-        nobody else has; or who called what is strange to the run."""
+        """On a tie: the ranks that called something else than groups of the same role; whose order
+        of calls no other has; or that called what is strange to the run."""
         role, seq = node.group.role, node.call.seq
         groups = {id(group): group for group in self.still.groups.values()}.values()
         siblings = [
@@ -141,7 +141,7 @@ class _Graph:
         return (("call", id(node)),)
 
     def waiting_for(self, ranks: Sequence[int], nodes: Sequence[Node]) -> list[int]:
-        """Who reaches the ranks or the calls."""
+        """The ranks that reach these ranks or calls."""
         found: set[int] = set()
         queue = deque([*nodes])
         seen = {id(node) for node in nodes}

@@ -118,7 +118,7 @@ class Orders:
 
     def _agreed(self, rank: int, call: _Made) -> tuple[_What, list[int]] | None:
         """Another call on which those agree that have made the same one before this one, or after
-        it where there is none before; and who they are. None where there is no such call."""
+        it where there is none before; and these ranks. None where there is no such call."""
         made = self._made[rank]
         beside = made.get(call.record - 1) or made.get(call.record + 1)
         if beside is None:
@@ -130,7 +130,7 @@ class Orders:
         return None if self._accused.isdisjoint(ranks) else (what, ranks)
 
     def _beside(self, call: _Made, record: int) -> dict[_What, list[int]]:
-        """What those who made a call have under another running number."""
+        """What the ranks that made a call have under another running number."""
         known = self._known.get((call, record))
         if known is None:
             known = self._known[call, record] = {}
@@ -169,9 +169,9 @@ def _word(group: Group | None, name: str, kind: str) -> tuple[str, str]:
 
 
 def stopped_early(still: Standstill, ranks: Sequence[int]) -> list[int]:
-    """Those of the ranks whose newest call is one that others, who wait in it as well, have gone on
-    from by the same next call, and further than they. So what they wait for is not what keeps them
-    from calling on."""
+    """Those of the ranks whose newest call is one that others, which wait in it as well, have gone
+    on from by the same next call, and further than they. So what they wait for is not what keeps
+    them from calling on."""
     newest: dict[_Made, list[int]] = {}
     for rank in ranks:
         call = _call_at(still, rank, None)

@@ -2,8 +2,8 @@
 
 A rank waits in a place in which ranks wait for one another, a meeting. It waits there for the
 members of the group that have not come: those that work, that are in an earlier meeting, that have
-ended, or whose process is gone. Who is awaited and waits for nobody holds up the others. Where no
-meeting is known, ranks that have ended a stage wait for those that are in it still.
+ended, or whose process is gone. A rank that is awaited and waits for no other holds up the others.
+Where no meeting is known, ranks that have ended a stage wait for those that are in it still.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Standing:
     # --- the graph ---
 
     def _find_roots(self) -> tuple[set[str], list[list[Rank]]]:
-        """Who is awaited by stuck ranks and waits for nobody; and rings."""
+        """The ranks that stuck ranks wait for and that wait for none; and rings."""
         waiting: list[str | int] = [
             rank.label for one in self._places if one.holders for rank in self._stuck(one.ranks)
         ]
@@ -212,13 +212,13 @@ class Standing:
         return self._waiting_at.get(label, [])
 
     def waiting_for(self, labels: Collection[str]) -> list[Rank]:
-        """Who waits for one of these, directly or through others."""
+        """The ranks that wait for one of these, directly or through others."""
         found = self._reach(labels, set(labels), set())
         return sorted(found, key=lambda rank: rank.rank)
 
     def _reach(self, labels: Iterable[str], seen: set[str], passed: set[int]) -> list[Rank]:
-        """Who waits for one of these and is not in `seen`, to which they are added. passed: numbers
-        of places that were seen, too."""
+        """The ranks that wait for one of these and are not in `seen`, to which they are added.
+        passed: numbers of places that were seen, too."""
         found: list[Rank] = []
         queue = [*labels]
         while queue:
@@ -234,7 +234,7 @@ class Standing:
 
     def find_waiting(self, suspects: Sequence[Suspect]) -> list[Waiting]:
         """The ranks that wait for the suspects, each for the first one that it waits for. Where
-        groups are not known, who is stuck waits for the first of all."""
+        groups are not known, a stuck rank waits for the first of all."""
         held = {one.rank.label for one in suspects}
         found: dict[str, Waiting] = {}
         seen, passed = set(held), set[int]()

@@ -90,7 +90,7 @@ def request_capture(
     """Asks ranks of a running job for a capture window; returns the request, with its id.
 
     log_dir: of the job; that of this process by default.
-    ranks: who is asked; all by default.
+    ranks: which are asked; all by default.
     steps: the window closes that many calls of set_step after it opened. A call with the same
         number as the one before does not count.
     first_step: the number of the first step; "next": a step ahead of all these ranks, the same
@@ -397,7 +397,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return _wait(arguments, request)
 
 
-# By name: stacks stand above captures, since they are joined with the stages of a run.
+# By name: stacks are a layer above captures, since they are joined with the stages of a run.
 _STACKS = "my_utils.analysis.process_stacks.command"
 
 

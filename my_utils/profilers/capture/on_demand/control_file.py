@@ -156,7 +156,7 @@ def new_id() -> str:
 
 
 def read_requests(text: bytes) -> list[Request | RequestError]:
-    """The requests of a control file, the broken ones as errors; RequestError when it is none."""
+    """The requests of a control file, broken ones as errors; RequestError for any other text."""
     content = _content_of(text)
     if content.version != VERSION:
         raise RequestError(f"it has version {content.version}, and this process reads {VERSION}")

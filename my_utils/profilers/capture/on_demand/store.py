@@ -202,7 +202,7 @@ class Listener:
         atexit.unregister(self.end)
 
     def respond(self, id: str, rank: int, response: Response) -> None:
-        """Lets those who asked know, whatever way they did."""
+        """Lets the processes that asked know, whatever way they did."""
         self.replies.append((_key("answer", id, rank), json.dumps(response)))
         self.wake.set()
 

@@ -85,7 +85,7 @@ def wait_for_capture(
 
 
 class _Folder:
-    """Where responses come from: files, with what is known of who lives."""
+    """Where responses come from: files, with what is known of which ranks are alive."""
 
     def __init__(self, log_dir: str) -> None:
         self.log_dir = log_dir

@@ -265,7 +265,7 @@ class Window:
             self.give_up(f"{type(error).__name__}: {error}")
 
     def respond(self, state: State, *, reason: str = "", files: list[str] | None = None) -> None:
-        """To the log, the profile CSV and who asked."""
+        """To the log, the profile CSV and the process that asked."""
         respond(
             self.request.id, self.rank, self.log_dir, state, reason, files or [], self.opened_at
         )

@@ -32,8 +32,8 @@ _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 @public("my_utils.profiling.ProfileManager")
 class ConfigError(ValueError):
-    """A configuration that cannot be used. `field` names what is wrong, and `line` where it stands
-    in a YAML file, from 1; None if there is none."""
+    """A configuration that cannot be used. `field` names what is wrong, and `line` where it is in a
+    YAML file, from 1; None if there is none."""
 
     def __init__(self, message: str, field: str = "", line: int | None = None, source: str = ""):
         self.field = field

@@ -62,7 +62,7 @@ def config_of_verl(
 
 
 def _profilers(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The profiler of each role, wherever the roles stand."""
+    """The profiler of each role, wherever the roles are."""
     for name, value in data.items():
         if not isinstance(value, dict) or name in ("global_profiler", "profiler"):
             continue

@@ -211,7 +211,7 @@ class SampleFile:
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             self._pending += b"\n"  # behind a line that a crash cut
         self.lost = 0
-        """Rows that found no room, as the disk was full."""
+        """Rows that did not fit, as the disk was full."""
 
     def add(self, row: str) -> None:
         """Adds a row, with its line end, to what `flush` writes."""
