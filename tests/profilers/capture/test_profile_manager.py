@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
 from collections import ChainMap
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ from my_utils.profiling.capture_worker import CaptureWorker, arm_capture, captur
 from my_utils.profiling.ProfileManager import ConfigError, ProfileManager
 
 from ...conftest import RunPython
+from ...support.live_ranks import wait_until
 
 pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
 
@@ -572,11 +572,8 @@ FINISH = 'echo "$VERL_PROFILE_RANK $VERL_PROFILE_TOOL $VERL_PROFILE_SAVE_PATH" >
 
 def lines_of(path: Path, count: int) -> list[str]:
     """Once the file has so many."""
-    deadline = time.monotonic() + 60
-    while not path.exists() or len(found := path.read_text().splitlines()) < count:
-        assert time.monotonic() < deadline, f"{path} has not {count} lines"
-        time.sleep(0.01)
-    return sorted(found)
+    wait_until(lambda: path.exists() and len(path.read_text().splitlines()) >= count)
+    return sorted(path.read_text().splitlines())
 
 
 @pytest.mark.parametrize(
@@ -622,10 +619,7 @@ def test_the_command_after_a_run_that_ends_with_the_last_step(
     worker.capture.disarm()
     manager.outcomes()
     assert lines_of(tmp_path / "ran", 1) == [f"7 nsys {tmp_path}/profiles"]
-    deadline = time.monotonic() + 60
-    while "exit status 4: echo" not in caplog.text:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: "exit status 4: echo" in caplog.text)
 
 
 def test_workers_that_cannot_run_the_command(caplog: pytest.LogCaptureFixture) -> None:

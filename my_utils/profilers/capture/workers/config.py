@@ -241,11 +241,14 @@ class _Reader:
     def _finish(self, schema: _FinishSchema | None, roles: Sequence[Role]) -> Finish | None:
         if schema is None:
             return None
-        if schema.all_ranks and schema.ranks is not None:
-            raise self.wrong(("finish", "ranks"), "give ranks or all_ranks, not both")
+        self._check_ranks(schema, ("finish",))
         if schema.all_ranks:
             return Finish(schema.command, None)
         return Finish(schema.command, schema.ranks or ranks_together(role.ranks for role in roles))
+
+    def _check_ranks(self, schema: _RoleSchema | _FinishSchema, at: _Path) -> None:
+        if schema.all_ranks and schema.ranks is not None:
+            raise self.wrong((*at, "ranks"), "give ranks or all_ranks, not both")
 
     def _check_names_of_verl(self) -> None:
         """One error for all fields that verl calls otherwise, with their names here."""
@@ -297,8 +300,7 @@ class _Reader:
             if not name:
                 raise self.wrong(at, "a role needs a name")
             role: _RoleSchema = self.convert(value, _RoleSchema, at)
-            if role.all_ranks and role.ranks is not None:
-                raise self.wrong((*at, "ranks"), "give ranks or all_ranks, not both")
+            self._check_ranks(role, at)
             if not role.enable:
                 continue
             chosen = schema.micro_batches if role.micro_batches is None else role.micro_batches

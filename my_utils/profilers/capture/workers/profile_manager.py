@@ -43,7 +43,7 @@ from .outcomes import Outcome, OutcomeCall
 from .steps import is_chosen, last_in_a_row, ranks_together
 
 if TYPE_CHECKING:
-    from .config import Role
+    from .config import Finish, Role
 
 
 _logger = logging.getLogger("my_utils")
@@ -312,7 +312,7 @@ class ProfileManager:
         calls: list[tuple[Target, tuple[str, ...], Any]] = [
             (target, ("finish",), finish_request(finish, self._plan.backend, target.rank))
             for target in targets
-            if None in (finish.ranks, target.rank) or target.rank in (finish.ranks or ())
+            if _is_for(finish, target)
         ]
         for answer in call_targets(calls, FINISH_METHOD, self._timeout_s):
             level = logging.INFO if answer.ok else logging.WARNING
@@ -436,8 +436,8 @@ class ProfileManager:
             self._logger.log(level, "capture windows of iteration %d: %s", it, answer)
 
 
-def _is_for(role: Role, target: Target) -> bool:
-    return target.rank is None or role.ranks is None or target.rank in role.ranks
+def _is_for(chosen: Role | Finish, target: Target) -> bool:
+    return target.rank is None or chosen.ranks is None or target.rank in chosen.ranks
 
 
 def _all_targets(wg_by_role: Mapping[str, Any]) -> list[Target]:
