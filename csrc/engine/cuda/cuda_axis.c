@@ -30,6 +30,15 @@ static bool intersect(int64_t *low, int64_t *high, int64_t other_low, int64_t ot
     return true;
 }
 
+/* The place stays while it is in the middle half, so that stages of two drains keep their distances
+ * on the stream. */
+static void settle(struct mu_cuda_axis *axis) {
+    int64_t quarter = (axis->high_ns - axis->low_ns) / 4;
+    if (axis->place_ns < axis->low_ns + quarter || axis->place_ns > axis->high_ns - quarter) {
+        axis->place_ns = axis->low_ns + (axis->high_ns - axis->low_ns) / 2;
+    }
+}
+
 /* `low` and `high` are valid by themselves. When the kept bounds contradict them, these alone are
  * used: the host was suspended, or its clock ran faster than the allowance. */
 static void narrow(struct mu_cuda_axis *axis, int64_t low, int64_t high) {
@@ -38,12 +47,14 @@ static void narrow(struct mu_cuda_axis *axis, int64_t low, int64_t high) {
         axis->high_ns = low < high ? high : low;
         axis->resets++;
     }
+    settle(axis);
 }
 
 void mu_cuda_axis_start(struct mu_cuda_axis *axis, struct mu_cuda_seen anchor) {
     axis->low_ns = anchor.enqueued_ns - MU_CUDA_EVENT_RESOLUTION_NS;
     axis->high_ns = anchor.complete_ns + MU_CUDA_EVENT_RESOLUTION_NS;
     axis->anchor_ns = 0;
+    settle(axis);
 }
 
 void mu_cuda_axis_advance(struct mu_cuda_axis *axis, float elapsed_ms, struct mu_cuda_seen anchor) {
@@ -51,6 +62,7 @@ void mu_cuda_axis_advance(struct mu_cuda_axis *axis, float elapsed_ms, struct mu
     int64_t error = elapsed_error_ns(elapsed_ms);
     axis->low_ns += elapsed - error;
     axis->high_ns += elapsed + error;
+    axis->place_ns += elapsed;
     axis->anchor_ns += elapsed;
     narrow(axis, anchor.enqueued_ns - MU_CUDA_EVENT_RESOLUTION_NS,
            anchor.complete_ns + MU_CUDA_EVENT_RESOLUTION_NS);
@@ -62,21 +74,21 @@ void mu_cuda_axis_tighten(struct mu_cuda_axis *axis, float elapsed_ms, struct mu
     narrow(axis, event.enqueued_ns - elapsed - error, event.complete_ns - elapsed + error);
 }
 
-/* All events of one collect are placed by the middle of the interval, so that they keep their order
- * and their distances. The bounds of a single event move it only if it is outside them. */
+/* All events are placed by the anchor's place, so that they keep their order and their distances.
+ * The bounds of a single event move it only if it is outside them. */
 struct mu_cuda_instant mu_cuda_axis_place(const struct mu_cuda_axis *axis, float elapsed_ms,
                                           struct mu_cuda_seen event) {
     int64_t elapsed = mu_cuda_ms_to_ns(elapsed_ms);
     int64_t error = elapsed_error_ns(elapsed_ms) + MU_CUDA_EVENT_RESOLUTION_NS;
     int64_t low = axis->low_ns + elapsed - error;
     int64_t high = axis->high_ns + elapsed + error;
-    int64_t middle = low + (high - low) / 2;
+    int64_t place = axis->place_ns + elapsed;
     if (!intersect(&low, &high, event.enqueued_ns, event.complete_ns)) {
         low = event.enqueued_ns;
         high = event.complete_ns > low ? event.complete_ns : low;
     }
-    middle = middle < low ? low : middle > high ? high : middle;
-    int64_t below = middle - low;
-    int64_t above = high - middle;
-    return (struct mu_cuda_instant){.ns = middle, .error_ns = below > above ? below : above};
+    place = place < low ? low : place > high ? high : place;
+    int64_t below = place - low;
+    int64_t above = high - place;
+    return (struct mu_cuda_instant){.ns = place, .error_ns = below > above ? below : above};
 }

@@ -24,6 +24,7 @@ enum {
 struct mu_cuda_axis {
     int64_t low_ns;
     int64_t high_ns;
+    int64_t place_ns;  /* where the anchor is placed: in the middle half of the interval */
     int64_t anchor_ns; /* of the anchor by the GPU's clock, from the first anchor on */
     uint64_t resets;   /* how often the bounds contradicted each other and were given up */
 };

@@ -42,7 +42,7 @@ struct mu_track *mu_track_of_thread(struct mu_converter *converter, struct mu_pr
 struct mu_track *mu_track_of_kind(struct mu_converter *converter, struct mu_process *process,
                                   enum mu_track_kind kind, int64_t key, const char *name);
 struct mu_track *mu_track_with_room(struct mu_converter *converter, struct mu_track *track,
-                                    int64_t begin_ns, int64_t end_ns);
+                                    struct mu_interval interval);
 void mu_tracks_reset(struct mu_converter *converter);
 
 /* stages.c */

@@ -185,6 +185,20 @@ static int is_usable(int64_t begin_ns, int64_t duration_ns) {
            end_ns >= begin_ns && end_ns <= FARTHEST_NS;
 }
 
+/* A stream works in order: where two stages cross by no more than the errors of their places, the
+ * later row is moved. */
+static struct mu_interval on_stream(const struct mu_track *track, int64_t called_ns,
+                                    const struct mu_metadata *metadata) {
+    struct mu_interval interval = {.begin = metadata->cuda_begin_ns,
+                                   .end = metadata->cuda_begin_ns + metadata->cuda_ns,
+                                   .called = called_ns};
+    if (metadata->has & MU_HAS_CUDA_ERR && metadata->cuda_error_ns >= 0 &&
+        metadata->cuda_error_ns <= MU_NEST_ERROR_MAX) {
+        interval.error = metadata->cuda_error_ns;
+    }
+    return mu_nest_fit(track->nest, interval);
+}
+
 /* The same stage as the GPU saw it. */
 static void draw_on_stream(struct mu_converter *converter, struct mu_process *process,
                            const struct mu_trace_event *stage, const struct mu_metadata *metadata) {
@@ -197,16 +211,20 @@ static void draw_on_stream(struct mu_converter *converter, struct mu_process *pr
     char name[64];
     snprintf(name, sizeof(name), "CUDA stream %lld", (long long)stream);
     struct mu_track *track = mu_track_of_kind(converter, process, MU_TRACK_CUDA, stream, name);
+    if (track == NULL) {
+        return;
+    }
+    struct mu_interval interval = on_stream(track, stage->begin_ns, metadata);
     struct mu_trace_event event = *stage;
-    event.begin_ns = metadata->cuda_begin_ns;
-    event.end_ns = event.begin_ns + metadata->cuda_ns;
+    event.begin_ns = interval.begin;
+    event.end_ns = interval.end;
     event.user[0] = event.user[1] = (struct mu_span){NULL, 0};
     event.field_count = 0;
     if (metadata->has & MU_HAS_CUDA_ERR) {
-        add_ms_field(&event, "cuda_err_ms", metadata->cuda_error_ns);
+        int64_t error_ns = metadata->cuda_error_ns;
+        add_ms_field(&event, "cuda_err_ms", interval.error > error_ns ? interval.error : error_ns);
     }
-    track =
-        track == NULL ? NULL : mu_track_with_room(converter, track, event.begin_ns, event.end_ns);
+    track = mu_track_with_room(converter, track, interval);
     if (track != NULL && !converter->writer.ops->begins_at_start) {
         converter->writer.ops->slice(&converter->writer, track, &event);
         converter->counts.slices++;
@@ -242,7 +260,8 @@ static struct mu_track *place(struct mu_converter *converter, struct mu_open *op
         return open->track;
     }
     open->moved = 1;
-    return mu_track_with_room(converter, open->track, open->begin_ns, open->end_ns);
+    return mu_track_with_room(converter, open->track,
+                              (struct mu_interval){.begin = open->begin_ns, .end = open->end_ns});
 }
 
 static void draw(struct mu_converter *converter, struct mu_open *open,
@@ -712,7 +731,8 @@ static void draw_open(struct mu_converter *converter, struct mu_open *open) {
     if (!open->begun) {
         struct mu_track *track = open->track;
         if (track->kind == MU_TRACK_ASYNC) {
-            track = mu_track_with_room(converter, track, open->begin_ns, INT64_MAX);
+            track = mu_track_with_room(
+                converter, track, (struct mu_interval){.begin = open->begin_ns, .end = INT64_MAX});
         }
         if (track != NULL) {
             converter->writer.ops->slice_begin(&converter->writer, track, &event);

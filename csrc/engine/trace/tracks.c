@@ -422,10 +422,10 @@ static int make_room(struct mu_converter *converter, struct mu_track *first) {
 }
 
 static struct mu_track *one_of_more(struct mu_converter *converter, struct mu_track *first,
-                                    int64_t begin_ns, int64_t end_ns) {
+                                    struct mu_interval interval) {
     struct mu_more_tracks *more = first->more;
-    if (more != NULL && more->heap[0].from_ns <= begin_ns) {
-        more->heap[0].from_ns = end_ns;
+    if (more != NULL && more->heap[0].from_ns <= interval.begin) {
+        more->heap[0].from_ns = interval.end;
         struct mu_track *track = more->heap[0].track;
         sink_first(more);
         return track;
@@ -438,7 +438,7 @@ static struct mu_track *one_of_more(struct mu_converter *converter, struct mu_tr
     int number = FIRST_FIT + 1 + (int)more->count;
     struct mu_track *track = add_overflow(converter, first, &unlinked, number, 0);
     if (track != NULL) {
-        more->heap[more->count++] = (struct mu_free_track){end_ns, track};
+        more->heap[more->count++] = (struct mu_free_track){interval.end, track};
         raise_last(more);
     }
     return track;
@@ -447,14 +447,14 @@ static struct mu_track *one_of_more(struct mu_converter *converter, struct mu_tr
 /* The first track, from `track` on, where the interval nests; one more where there is none. Beyond
  * FIRST_FIT tracks, one whose slices have all ended. */
 struct mu_track *mu_track_with_room(struct mu_converter *converter, struct mu_track *track,
-                                    int64_t begin_ns, int64_t end_ns) {
+                                    struct mu_interval interval) {
     struct mu_track *candidate = track;
     for (int number = 1;; number++) {
-        if (candidate->nest != NULL && mu_nest_accept(candidate->nest, begin_ns, end_ns)) {
+        if (candidate->nest != NULL && mu_nest_accept(candidate->nest, interval)) {
             return candidate;
         }
         if (number == FIRST_FIT) {
-            return one_of_more(converter, track, begin_ns, end_ns);
+            return one_of_more(converter, track, interval);
         }
         if (candidate->overflow == NULL &&
             add_overflow(converter, track, candidate, number + 1, 1) == NULL) {

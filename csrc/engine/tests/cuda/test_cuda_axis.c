@@ -77,6 +77,31 @@ static void test_chain_keeps_precision(void) {
     CHECK(run_steps(device, 36000, 1) < 50000);
 }
 
+/* Bounds of one width that wander with the delays: the distances on the GPU stay those of the
+ * events, but for the few moves that the bounds ask for. */
+static void test_place_stays_between_drains(void) {
+    enum { DRAINS = 1000 };
+    struct mu_cuda_axis axis = {0};
+    int64_t host = 0, last_ns = 0, last_host = 0;
+    int moves = 0;
+    random_state = 7;
+    for (int drain = 0; drain < DRAINS; drain++, host += 10000000) {
+        int64_t early = 50000 + random_below(100000), late = 50000 + random_below(100000);
+        struct mu_cuda_seen seen = {host - early, host + late};
+        if (drain == 0) {
+            mu_cuda_axis_start(&axis, seen);
+        } else {
+            mu_cuda_axis_advance(&axis, 10.0f, seen);
+        }
+        struct mu_cuda_instant start = mu_cuda_axis_place(&axis, 0.0f, seen);
+        CHECK(holds(start, host));
+        moves += drain > 0 && start.ns - last_ns != host - last_host;
+        last_ns = start.ns;
+        last_host = host;
+    }
+    CHECK(moves < DRAINS / 10);
+}
+
 static void test_long_spans_say_so(void) {
     struct mu_cuda_axis axis = {0};
     mu_cuda_axis_start(&axis, (struct mu_cuda_seen){0, 10000});
@@ -108,6 +133,7 @@ static void test_clamp_wins(void) {
 int main(void) {
     test_bounds_hold();
     test_chain_keeps_precision();
+    test_place_stays_between_drains();
     test_long_spans_say_so();
     test_contradiction_starts_anew();
     test_clamp_wins();
