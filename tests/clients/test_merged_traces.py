@@ -28,6 +28,7 @@ from .foreign_traces import (
     TOOLS,
     arrows_in,
     arrows_out,
+    chrome_trace,
     events_of,
     lost,
     merged,
@@ -35,6 +36,7 @@ from .foreign_traces import (
     slices_in,
     slices_out,
     sum_of,
+    torch_trace,
 )
 from .perfetto import TraceProcessor, why_missing
 
@@ -44,9 +46,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::my_utils.csv2trace.ConversionWarning"),
 ]
 
+LONG = (torch_trace, chrome_trace)
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(
+    "tool",
+    [pytest.param(tool, marks=pytest.mark.thorough if tool in LONG else ()) for tool in TOOLS],
+)
 def test_every_slice_and_arrow_of_a_real_trace_is_there_once(tool: Any, tmp_path: Path) -> None:
     began_s = int(time.time())
     traces = tool(tmp_path)

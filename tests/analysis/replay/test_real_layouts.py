@@ -15,16 +15,21 @@ from ...conftest import ROOT, RunPython
 from ...support.profile_rows import read
 from ...support.schemas import loads_checked
 
+
+def thorough(*values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
 # layout, ranks, the slow one, the stage it is slow in, what a step would take less without it (ms)
 LAYOUTS = (
     ("tensor parallel", 2, 0, "input", 28.0),
     ("all_reduce in forward", 2, 1, "input", 28.0),
-    ("fully sharded, tensor parallel", 4, 3, "forward", 80.0),
-    ("pipeline", 4, 1, "forward", 160.0),
+    thorough("fully sharded, tensor parallel", 4, 3, "forward", 80.0),
+    thorough("pipeline", 4, 1, "forward", 160.0),
     ("experts", 4, 1, "forward", 40.0),
 )
 # Ranks that meet under DDP alone: by the rules.
-UNDER_DDP = ("no_sync", "gradient accumulation", "uneven", "Join")
+UNDER_DDP = (thorough("no_sync"), "gradient accumulation", thorough("uneven"), "Join")
 WITHIN = 0.35  # the machine is shared, and the ranks are more than its processors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -68,6 +73,7 @@ def test_under_ddp_the_slow_rank_is_named_with_what_it_costs(
     assert found["saves_ns_a_step"] * 1e-6 == pytest.approx(40.0, rel=WITHIN), verdict["text"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     importlib.util.find_spec("megatron") is None, reason="megatron-core is not installed"
 )

@@ -69,8 +69,8 @@ def test_of_one_process(how: str, words: str, run_python: RunPython, tmp_path: P
     ("how", "words"),
     [
         ("kill", "killed by SIGKILL on rank 2 in step 40; "),
-        ("raise", "ValueError on rank 2 in step 40; "),
-        ("exit", "exit status 7 on rank 2 in step 40; "),
+        pytest.param("raise", "ValueError on rank 2 in step 40; ", marks=pytest.mark.thorough),
+        pytest.param("exit", "exit status 7 on rank 2 in step 40; ", marks=pytest.mark.thorough),
     ],
 )
 def test_the_rank_whose_end_ended_the_others(

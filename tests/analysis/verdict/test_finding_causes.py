@@ -59,10 +59,10 @@ if dist.is_initialized():
 # how, ranks, the kind of the finding, the cause
 CASES = (
     ("one pause", 1, "untimed", "gc2"),
-    ("each step", 1, "untimed", "gc2"),
-    ("collects in the loader", 1, "input", "gc2"),
+    pytest.param("each step", 1, "untimed", "gc2", marks=pytest.mark.thorough),
+    pytest.param("collects in the loader", 1, "input", "gc2", marks=pytest.mark.thorough),
     ("sleeps", 1, "input", "other"),
-    ("reduces in forward", 2, "straggler", "gc2"),
+    pytest.param("reduces in forward", 2, "straggler", "gc2", marks=pytest.mark.thorough),
 )
 SAID = {"gc2": "is garbage collection, generation 2", "other": "is sleeping, or waiting for"}
 

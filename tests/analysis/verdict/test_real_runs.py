@@ -24,8 +24,6 @@ SIZES = (1, 2, 4)
 NEEDS_PROCESSOR = ("CPU hog",)  # takes one from a rank that computes
 IN_GATE = (
     ("slow loader on one rank", 2),
-    ("slow optimizer on all ranks", 1),
-    ("checkpoint stalls on all ranks", 2),
     ("all ranks slower from a step on", 1),
 )
 PLANTS = (

@@ -85,6 +85,7 @@ def verdict_of(how: str, run_python: RunPython, folder: Path) -> dict[str, Any]:
     return verdict
 
 
+@pytest.mark.thorough
 def test_batches_that_are_larger_on_one_rank_after_the_other(
     run_python: RunPython, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_batches_that_are_larger_on_one_rank_after_the_other(
     assert first["saves_ns_a_step"] == pytest.approx(10e6, rel=0.35), verdict["text"]
 
 
+@pytest.mark.thorough
 def test_who_comes_last_by_turns_inside_backward_is_not_named(
     run_python: RunPython, tmp_path: Path
 ) -> None:

@@ -153,13 +153,8 @@ def test_it_leaves_only_what_it_names(demo: tuple[str, Path]) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        pytest.param(0, marks=pytest.mark.slow),
-        *(pytest.param(run, marks=pytest.mark.thorough) for run in range(1, 10)),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("run", range(10))
 def test_the_demo_and_the_verdict_below_it_name_one_rank(tmp_path: Path, run: int) -> None:
     pytest.importorskip("torch")
     stdout, stderr = start("--out", tmp_path, "--ranks", "2").communicate(timeout=250)

@@ -187,15 +187,9 @@ def test_the_world_of_the_job_under_compile(monkeypatch: pytest.MonkeyPatch) -> 
     assert pad(tensor).shape[0] == 2 * world_size()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough  # each rank imports Megatron
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("ranks", "sharing", "sizes"),
-    [
-        (2, 1, "6 6 5 5 6"),
-        pytest.param(4, 2, "8 8 6 5 8", marks=pytest.mark.thorough),  # imports Megatron four times
-    ],
-)
+@pytest.mark.parametrize(("ranks", "sharing", "sizes"), [(2, 1, "6 6 5 5 6"), (4, 2, "8 8 6 5 8")])
 def test_the_ranks_of_megatron_that_share_a_sequence(
     tmp_path: Path, ranks: int, sharing: int, sizes: str
 ) -> None:

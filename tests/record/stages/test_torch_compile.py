@@ -264,10 +264,15 @@ print("whole")
 @pytest.mark.parametrize(
     "imports",
     [
-        "from my_utils import MyTimer; timer = MyTimer(); import torch",
-        "import torch, torch._dynamo; from my_utils import MyTimer; timer = MyTimer()",
         "from my_utils import MyTimer; timer = MyTimer(); import torch._dynamo",
-        "from my_utils.utils import global_timer as timer; import torch",
+        *(
+            pytest.param(imports, marks=pytest.mark.thorough)
+            for imports in (
+                "from my_utils import MyTimer; timer = MyTimer(); import torch",
+                "import torch, torch._dynamo; from my_utils import MyTimer; timer = MyTimer()",
+                "from my_utils.utils import global_timer as timer; import torch",
+            )
+        ),
     ],
 )
 def test_the_order_of_imports_does_not_matter(imports: str, tmp_path: Path) -> None:
