@@ -74,9 +74,9 @@ def test_fish(typed: str, wanted: set[str], script: Path) -> None:
     ("typed", "completed"),
     [
         ("my_utils repo\t", "my_utils report"),
-        ("my_utils report --ran\t", "my_utils report --ranks"),
-        ("my_utils port scr\t", "my_utils port scripts"),
-        ("my_utils live fold\t", "my_utils live folder"),
+        pytest.param("my_utils report --ran\t", "my_utils report --ranks", marks=pytest.mark.slow),
+        pytest.param("my_utils port scr\t", "my_utils port scripts", marks=pytest.mark.slow),
+        pytest.param("my_utils live fold\t", "my_utils live folder", marks=pytest.mark.slow),
     ],
 )
 def test_zsh(typed: str, completed: str, script: Path) -> None:

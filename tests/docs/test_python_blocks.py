@@ -22,6 +22,9 @@ SLOW = {
     "docs/correctness/torch-operators.md",
     "docs/runs/what-run-records.md",
     "docs/time/profile-a-trainer-run.md",
+    "docs/time/read-ncu-csv.md",
+    "docs/time/scalars-to-tensorboard.md",
+    "docs/time/sweep-shapes.md",
     "docs/time/time-functions-across-ranks.md",
     "docs/time/torch-compile.md",
 }

@@ -152,7 +152,7 @@ print(json.dumps(made))
 """
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.slow), "async"])
 def test_a_full_disk(tmp_path: Path, mode: str) -> None:
     done = run_on_mount(tmp_path, "rw", FULL.format(mode=mode))
     made = json.loads(done.stdout.splitlines()[-1])

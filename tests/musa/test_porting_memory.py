@@ -31,7 +31,7 @@ print(re.search(r"VmHWM:\s*(\d+)", open("/proc/self/status").read())[1], report.
 """
 
 
-@pytest.mark.parametrize(("files", "mib"), [(1, 96), (96, 1)])
+@pytest.mark.parametrize(("files", "mib"), [pytest.param(1, 96, marks=pytest.mark.slow), (96, 1)])
 def test_memory(files: int, mib: int, run_python: RunPython, tmp_path: Path) -> None:
     text = PIECE * (mib * 2**20 // len(PIECE))
     for folder, count, data in (("small", 1, PIECE), ("large", files, text)):

@@ -98,6 +98,7 @@ def test_a_folder(tree: Path) -> None:
     assert "cudaMallocs: 1 x, first k.cu:9" in report.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [b"#if x \\\n", b'\\"', b"namespace ", b"include <", b"/*a", b"'\\\"", b"#if CUDA_VERSION\n"],
@@ -177,7 +178,7 @@ def test_names_without_a_rule_are_reported(tmp_path: Path, platform: str) -> Non
     assert report.families == {"NPP": 1, "CUPTI": 1}
 
 
-@pytest.mark.parametrize("platform", ["musa", "hip"])
+@pytest.mark.parametrize("platform", [pytest.param("musa", marks=pytest.mark.slow), "hip"])
 def test_25_000_rules_take_little_time(
     run_python: RunPython, tmp_path: Path, platform: str
 ) -> None:

@@ -138,12 +138,14 @@ def test_stages_take_what_a_clock_beside_them_says(script: str, runs: dict[str, 
     check(runs["truth"] / script, no_forward=8 if script == "by_hand" else 0, sums=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [*SCRIPTS_TO_CHECK, "lbfgs"])
 def test_a_script_computes_the_same_hash_for_hash(script: str, runs: dict[str, Path]) -> None:
     with_us, without = (result(runs[how] / script)["hash"] for how in ("truth", "bare"))
     assert with_us == without
 
 
+@pytest.mark.slow
 def test_closures_of_lbfgs_are_stages_between_parts_of_the_step(runs: dict[str, Path]) -> None:
     """136 closures in 6 iterations, or as many as there are."""
     folder = runs["truth"] / "lbfgs"

@@ -216,6 +216,7 @@ def test_steps_without_gpu_times_do_not_count() -> None:
     assert judge(run).status != "not judged"
 
 
+@pytest.mark.slow
 def test_a_proof_goes_on_where_it_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

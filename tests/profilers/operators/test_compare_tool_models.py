@@ -187,6 +187,7 @@ def test_a_nan_in_the_backward_pass(subject: Subject) -> None:
     assert all(found.role == "propagator" for found in tracker.findings[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 def test_other_dtypes(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

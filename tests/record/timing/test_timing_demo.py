@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 # four processes import torch side by side
-pytestmark = [pytest.mark.long_file, pytest.mark.timeout(320)]
+pytestmark = [pytest.mark.slow, pytest.mark.long_file, pytest.mark.timeout(320)]
 
 JOB = """
 import os
@@ -95,7 +95,6 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
-@pytest.mark.slow
 def test_prints_statistics_of_all_ranks(job: tuple[Path, str]) -> None:
     _, text = job
     assert "loaded: GatheredTime: 4 ranks, 5 names" in text
