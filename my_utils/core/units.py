@@ -36,10 +36,10 @@ def ms_text(ns: float) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """How long something has lasted, from µs to hours.
+    """How long something has lasted, from µs to days.
 
-    >>> [age_text(seconds) for seconds in (1e-6, 0.0123, 3.21, 75, 119.7, 7e4)]
-    ['1.0 µs', '12.3 ms', '3.2 s', '1 min 15 s', '2 min 0 s', '19 h 26 min']
+    >>> [age_text(seconds) for seconds in (1e-6, 0.0123, 3.21, 75, 119.7, 7e4, 1e6)]
+    ['1.0 µs', '12.3 ms', '3.2 s', '1 min 15 s', '2 min 0 s', '19 h 26 min', '11 days']
     """
     if seconds < 0.001:
         return f"{seconds * 1e6:.1f} µs"
@@ -50,7 +50,8 @@ def age_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} days"
 
 
 def bytes_text(count: float) -> str:
