@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...core.units import count_text
 from ..verdict.kinds import Kind
 from ..verdict.warmup import warmup_of
 from .clocks import with_one_clock
@@ -78,7 +79,9 @@ def _judge(
     verdict.notes, verdict.inferred = list(operations.notes), operations.inferred
     _describe(verdict, graph)
     if verdict.judged_steps < STEPS_MIN:
-        verdict.reason = f"{verdict.judged_steps} steps, {STEPS_MIN} are needed"
+        steps = count_text(verdict.judged_steps, "step")
+        verdict.reason = f"{steps}, {STEPS_MIN} are needed"
+        verdict.remedy = f"record more steps; torch.profiler: schedule(..., active={STEPS_MIN})"
         return
     if _leave_too_early(graph) or verdict.replay_off > OFF_MAX:
         verdict.reason = (

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ALSO_MAX = 3
 NOTES_SHOWN = 2
 RANGES_SHOWN = 8
+BETWEEN_LEAST = 0.05  # of a step
 GAP = "  ·  "
 
 _ranks = functools.partial(ranks_text, most=RANGES_SHOWN)
@@ -33,6 +34,8 @@ def terminal_lines(verdict: ReplayVerdict, width: int) -> list[str]:
 
 def _not_judged(verdict: ReplayVerdict) -> Iterator[str]:
     yield f"NOT JUDGED: {verdict.reason}"
+    if verdict.remedy:
+        yield f"  to judge it: {verdict.remedy}"
     yield from (f"  {note}" for note in verdict.notes[:NOTES_SHOWN])
     if verdict.judged_steps:
         yield _judged_line(verdict)
@@ -50,6 +53,12 @@ def _judged(verdict: ReplayVerdict) -> Iterator[str]:
     for one in found[1 : 1 + ALSO_MAX]:
         saves = f"{100 * one.share:.0f} % [{100 * one.low:.0f}, {100 * one.high:.0f}] of the step"
         yield f"also: {headline(one).lower()}: {saves}"
+    if _between(verdict) >= BETWEEN_LEAST:
+        between = time_text(verdict.step_ns * _between(verdict) * 1e-6)
+        yield (
+            f"{100 * _between(verdict):.0f} % of a step, {between}, passes between operations, "
+            "outside the ideal"
+        )
     yield _foot(verdict)
     yield _judged_line(verdict)
     yield from (f"note: {note}" for note in verdict.notes[:NOTES_SHOWN])
@@ -127,6 +136,13 @@ def _every(steps: Sequence[int]) -> str:
 def _numbers(steps: Sequence[int]) -> str:
     shown = ", ".join(map(str, steps[:6]))
     return shown if len(steps) <= 6 else f"{shown}, …"
+
+
+def _between(verdict: ReplayVerdict) -> float:
+    """The share of a step in which no operation of the longest chain runs."""
+    if verdict.slowdown is None or not verdict.step_ns:
+        return 0.0
+    return 1 - verdict.slowdown.busy_ns / verdict.step_ns
 
 
 def _foot(verdict: ReplayVerdict) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 
 from my_utils.analysis.replay.judge import judge_operations
+from my_utils.analysis.replay.operations import Operations
 from my_utils.analysis.replay.result import ReplayVerdict
 
 from ...support.plants import case_of
@@ -65,4 +67,18 @@ def test_the_data_has_claim_role_interval_and_evidence() -> None:
 def test_a_run_of_two_steps_is_not_judged() -> None:
     operations = operations_of(case_of("ddp", None, 0.0, 2, 2, seed=2).program)
     verdict = judge_operations(operations)
-    assert verdict.lines()[0] == "NOT JUDGED: 2 steps, 3 are needed"
+    lines = verdict.lines()
+    assert lines[0] == "NOT JUDGED: 2 steps, 3 are needed"
+    assert lines[1].startswith("  to judge it: record more steps; ")
+
+
+def test_time_between_operations_is_said_as_a_share() -> None:
+    """A GPU that runs two operations a step, 3.5 ms apart."""
+    begins = np.arange(20, dtype=np.int64) * 5_000_000
+    step = np.arange(20) // 2
+    nothing, none = np.zeros(20, np.int64), np.full(20, -1)
+    kernels = (nothing, nothing, step, np.arange(20) % 2, begins, begins + 1_500_000, none, nothing)
+    verdict = judge_operations(Operations(*kernels, ("first", "second")))
+    text = "\n".join(verdict.lines())
+    assert verdict.status == "ok"
+    assert re.search(r"\n5\d % of a step, 3\.5 ms, passes between operations", text), text
