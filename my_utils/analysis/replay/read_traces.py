@@ -3,14 +3,17 @@
 Where kernels were recorded, operations are what the device did, each in the step that launched it.
 Else they are the outermost slices of the threads that ran forward and backward, and the collectives
 of gloo. A step ends where the next one begins.
+
+Of a device that has nothing to do, the trace tells what the host did meanwhile: batches that were
+awaited then are operations, too, and a note has the rest.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ import numpy as np
 
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.chrome_json import ChromeJson, TraceFileError
+from ..verdict.kinds import kind_of_stage
+from .device_idle import Idle
 from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations, numbers_of, occurrence_of
 
 STEP = "ProfilerStep#"
@@ -30,6 +35,10 @@ WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 NAME_MAX = 80
 NUMBER_MAX = 1 << 62
 COLLECTIVES = 1 << 20  # lanes from here on
+AWAITED = COLLECTIVES + 1
+INPUT = "input"
+LOADER = "enumerate(DataLoader)"  # as torch names the wait for a batch
+IDLE_LEAST = 0.05  # of the steps, from which on a note says what the host did
 
 
 class Words(dict[Any, int]):
@@ -45,6 +54,8 @@ def read_traces(paths: Sequence[str]) -> Operations:
     names, groups, notes = Words(), Words(), []
     ranks: dict[int, dict[str, Ints]] = {}
     hosts: dict[int, str] = {}
+    idle: defaultdict[str, float] = defaultdict(float)
+    shares: list[float] = []
     ungrouped = calls = 0
     for path in paths:
         try:
@@ -62,6 +73,9 @@ def read_traces(paths: Sequence[str]) -> Operations:
             notes.append(f"{path}: another trace of rank {rank}, left out")
             continue
         rows = trace.rows()
+        shares.append(trace.idle_share)
+        for name, share in trace.idle.items():
+            idle[name] += share
         rows["rank"] = np.full(len(rows["step"]), rank)
         ranks[rank] = rows
         if trace.host_name:
@@ -71,6 +85,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
     if not ranks:
         raise ValueError("; ".join(notes[:3]) or "no traces")
     columns = {key: np.concatenate([rows[key] for rows in ranks.values()]) for key in rows}
+    notes = [*_while_idle(shares, idle), *notes]
     notes += _missing_steps(ranks, columns)
     if ungrouped:
         notes.append(f"{ungrouped} collectives name no group: taken as of all ranks")
@@ -87,6 +102,20 @@ def read_traces(paths: Sequence[str]) -> Operations:
         columns["rank"], columns["lane"], columns["step"], columns["name"], columns["begin"],
         columns["end"], meeting, columns["side"], tuple(names), {}, hosts, notes,
     )  # fmt: skip
+
+
+def _while_idle(shares: list[float], names: Mapping[str, float]) -> list[str]:
+    """shares: of the steps of each rank, in which its device had nothing to do. names: the same in
+    each name of the host, summed over the ranks."""
+    if not shares or (share := sum(shares) / len(shares)) < IDLE_LEAST:
+        return []
+    most = [
+        f"{name} {100 * one / len(shares):.0f} %"
+        for name, one in sorted(names.items(), key=lambda each: -each[1])[:3]
+        if one / len(shares) >= 0.1 * share
+    ]
+    host = f", while the host is in {', '.join(most)}" if most else ""
+    return [f"the device is idle {100 * share:.0f} % of the time{host}"]
 
 
 def _missing_steps(ranks: dict[int, dict[str, Ints]], columns: dict[str, Ints]) -> list[str]:
@@ -116,6 +145,8 @@ class Trace:
         self.launched: dict[int, int] = {}
         self.main: set[int] = set()
         self._threads = Words()
+        self.idle: dict[str, float] = {}
+        self.idle_share = 0.0
         self.ungrouped = self.left_out = 0
         source = ChromeJson(Path(path))
         for event in source.events():
@@ -151,6 +182,7 @@ class Trace:
         elif category in ON_HOST:
             if name.startswith("autograd::engine"):
                 self.main.add(thread)
+            name = INPUT if name.startswith(LOADER) else name
             self._add(self.host, thread, name, begin, end, args)
         elif category in ("cuda_runtime", "cuda_driver") and "correlation" in args:
             self.launched[int(args["correlation"])] = begin
@@ -183,22 +215,12 @@ class Trace:
 
     def rows(self) -> dict[str, Ints]:
         """The slices that count, each with its step; and where steps end."""
-        on_device = len(self.device[0]) > 0
-        columns = [np.array(one, np.int64) for one in (self.device if on_device else self.host)]
-        lane, name, begin, end, group, side, correlation = columns
-        launch = begin
-        if on_device:
-            known = np.array([self.launched.get(one, -1) for one in correlation.tolist()])
-            launch = np.where(known >= 0, known, begin)
-        else:
-            waiting = [number for word, number in self._names.items() if word in WAITS]
-            kept = np.isin(lane, sorted(self.main)) | (lane == COLLECTIVES)
-            lane, name, begin, end, group, side = (one[kept] for one in columns[:6])
-            which, begin, end = _pieces(lane, begin, end, np.isin(name, waiting))
-            lane, name, group, side = lane[which], name[which], group[which], side[which]
-            launch = begin
         numbers = np.array(sorted(self.steps))
         windows = np.array([self.steps[one] for one in numbers.tolist()]).reshape(-1, 2)
+        on_device = len(self.device[0]) > 0
+        lane, name, begin, end, group, side, launch = (
+            self._of_device() if on_device else self._of_host()
+        )
         at = np.searchsorted(windows[:, 0], launch, "right") - 1
         inside = (at >= 0) & (launch < windows[np.maximum(at, 0), 1])
         step = numbers[np.maximum(at, 0)]
@@ -207,6 +229,34 @@ class Trace:
         found = {key: value[inside] for key, value in found.items()}
         ends = self._ends(found, numbers, windows, on_device)
         return {key: np.concatenate([value, ends[key]]) for key, value in found.items()}
+
+    def _of_host(self) -> tuple[Ints, ...]:
+        """The outermost slices of the threads that ran forward and backward, as `rows` needs
+        them."""
+        lane, name, begin, end, group, side, _ = (np.array(one, np.int64) for one in self.host)
+        waiting = [number for word, number in self._names.items() if word in WAITS]
+        kept = np.isin(lane, sorted(self.main)) | (lane == COLLECTIVES)
+        lane, name, begin, end, group, side = (
+            one[kept] for one in (lane, name, begin, end, group, side)
+        )
+        which, begin, end = _pieces(lane, begin, end, np.isin(name, waiting))
+        return lane[which], name[which], begin, end, group[which], side[which], begin
+
+    def _of_device(self) -> tuple[Ints, ...]:
+        """What the device did, launched in its step, and the batches that it waited for."""
+        lane, name, begin, end, group, side, correlation = (
+            np.array(one, np.int64) for one in self.device
+        )
+        known = np.array([self.launched.get(one, -1) for one in correlation.tolist()])
+        launch = np.where(known >= 0, known, begin)
+        idle, host = Idle(begin, end), self._of_host()
+        self.idle_share = idle.share
+        waited = np.bincount(host[1], idle.within(*host[2:4]), len(self._names)) / idle.span_ns
+        self.idle = {word: waited[at] for word, at in self._names.items() if waited[at]}
+        inputs = [at for word, at in self._names.items() if kind_of_stage(word) == "input"]
+        awaited = _awaited(idle, inputs, *host[1:4])
+        columns = (lane, name, begin, end, group, side, launch)
+        return tuple(map(np.concatenate, zip(columns, awaited, strict=True)))
 
     def _ends(
         self, found: dict[str, Ints], numbers: Ints, windows: Ints, on_device: bool
@@ -221,6 +271,19 @@ class Trace:
             "lane": nothing, "name": nothing + self._names[END], "begin": at, "end": at,
             "group": nothing - 1, "side": nothing + TOGETHER, "step": step,
         }  # fmt: skip
+
+
+def _awaited(
+    idle: Idle, inputs: Sequence[int], name: Ints, begin: Ints, end: Ints
+) -> tuple[Ints, ...]:
+    """The part of each batch in which the device had nothing to do, up to its end."""
+    awaits = np.isin(name, inputs)
+    name, end = name[awaits], end[awaits]
+    launch, begin = begin[awaits], np.maximum(begin[awaits], idle.since(end))
+    kept = begin < end
+    name, begin, end, launch = name[kept], begin[kept], end[kept], launch[kept]
+    nothing = np.zeros(len(name), np.int64)
+    return nothing + AWAITED, name, begin, end, nothing - 1, nothing + TOGETHER, launch
 
 
 def _bounded(number: int) -> int:

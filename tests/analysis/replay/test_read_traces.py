@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,67 @@ def test_a_rank_whose_kernels_take_longer_is_named_with_what_it_costs(tmp_path: 
     assert done.returncode == 3 and done.stdout.startswith("WAITING FOR rank 2 ")
 
 
+def loader_trace(rank: int, ranks: int, input_ms: float, others_ms: float) -> list[Any]:
+    """Each step awaits a batch, then a product of 8 ms and the all-reduce, which begins when the
+    slowest rank comes; the host waits for its end."""
+    group = {"Process Group Ranks": str(list(range(ranks))), "Process Group Name": "0"}
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    events: list[Any] = []
+    length = 1000 * (max(input_ms, others_ms) + 10)
+    for step in range(STEPS):
+        begin = step * length
+        fetched, met = begin + 1000 * input_ms, begin + length - 1_500
+        events.append(slice_of("user_annotation", f"ProfilerStep#{step}", begin, begin + length))
+        events.append(slice_of("user_annotation", loader, begin, fetched))
+        events.append(slice_of("cpu_op", "aten::linear", fetched + 50, fetched + 300))
+        kernels: tuple[tuple[str, float, float, int, dict[str, Any]], ...] = (
+            ("void gemm<float>(int)", fetched + 200, fetched + 8_200, 7, {}),
+            ("ncclDevKernel_AllReduce_Sum", fetched + 8_300, met + 1_000, 20,
+             {**group, "Collective name": "allreduce"}),
+        )  # fmt: skip
+        for number, (name, first, last, stream, more) in enumerate(kernels):
+            launch = fetched + 60 + number
+            events.append(slice_of("cuda_runtime", "cudaLaunchKernel", launch, launch + 5,
+                                   correlation=2 * step + number))  # fmt: skip
+            events.append(slice_of("kernel", name, first, last, stream=stream,
+                                   correlation=2 * step + number, **more))  # fmt: skip
+    return events
+
+
+def test_a_gpu_that_waits_for_batches_is_bound_by_input(tmp_path: Path) -> None:
+    write_trace(tmp_path, 0, loader_trace(0, 1, 30.0, 30.0), 1)
+    verdict = verdict_of([str(tmp_path)])
+    first = verdict.findings[0]
+    assert isinstance(first, ReplayFinding)
+    assert (first.claim, first.evidence[0].name) == ("input", "input")
+    assert first.saves_ns_a_step == pytest.approx(30e6, rel=0.05)
+    text = " ".join(" ".join(verdict.lines()).split())
+    assert re.search(
+        r"the device is idle 7\d % of the time, while the host is in input 7\d %", text
+    )
+
+
+def test_the_rank_whose_batches_come_late_is_named(tmp_path: Path) -> None:
+    for rank in range(4):
+        own = 30.0 if rank == 2 else 1.0
+        write_trace(tmp_path, rank, loader_trace(rank, 4, own, 30.0), 4)
+    first = verdict_of([str(tmp_path)]).findings[0]
+    assert isinstance(first, ReplayFinding)
+    assert (first.ranks, first.evidence[0].name) == ((2,), "input")
+    assert first.saves_ns_a_step == pytest.approx(29e6, rel=0.05)
+
+
+def test_batches_that_come_while_the_gpu_works_cost_nothing(tmp_path: Path) -> None:
+    """The host runs ahead: each batch is fetched while the kernels of the step before run."""
+    events = device_trace(0, 1, slow=0)
+    for step in range(STEPS):
+        begin = step * 40_000.0
+        events.append(slice_of("user_annotation", "enumerate(DataLoader)#x.__next__",
+                               begin - 20_000, begin))  # fmt: skip
+    write_trace(tmp_path, 0, events, 1)
+    assert verdict_of([str(tmp_path)]).findings == []
+
+
 def test_what_traces_cannot_tell_is_said(tmp_path: Path) -> None:
     for rank in range(2):
         events = device_trace(rank, 2, slow=1)
@@ -102,13 +164,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 torch.set_num_threads(1)
 model = DistributedDataParallel(torch.nn.Linear(16, 16))
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        time.sleep(0.06 if rank == 1 else 0.01)
+        return torch.randn(4, 16)
 with profile(activities=[ProfilerActivity.CPU],
              schedule=schedule(wait=0, warmup=1, active=6, repeat=1),
              on_trace_ready=lambda done: done.export_chrome_trace(f"rank-{rank}.json")) as profiler:
-    for _ in range(8):
-        with torch.profiler.record_function("input"):
-            time.sleep(0.06 if rank == 1 else 0.01)
-        model(torch.randn(4, 16)).sum().backward()
+    for batch in torch.utils.data.DataLoader(Rows(), batch_size=None):
+        model(batch).sum().backward()
         profiler.step()
 dist.barrier()
 sys.stdout.flush()
