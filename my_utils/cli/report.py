@@ -122,8 +122,15 @@ def _failed(chosen: CommandParser, error: Exception) -> int:
 
 def _write(args: argparse.Namespace) -> Verdict | None:
     """The page alone needs no pandas; all other outputs are an engine's."""
+    from ..analysis.replay.inputs import holds_operations
+
     tables = args.engine or args.json or args.csv or args.png or args.parquet or args.torch_trace
     is_needed = tables or (args.output and not _is_page(args))
+    if is_needed and holds_operations(args.logs):
+        raise ValueError(
+            f"only the page is written for {' '.join(args.logs)}, which holds no profile CSVs; "
+            "my_utils why --json prints its verdict"
+        )
     with Progress(
         "report", None, "ranks", quiet=args.quiet, no_color=args.no_color, ticking=True
     ) as shown:

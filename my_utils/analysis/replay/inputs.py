@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -163,15 +163,23 @@ def _of_other_files(
     from .judge import judge_operations
 
     try:
-        operations = read_operations(paths)
+        operations = chosen_operations(paths, ranks, steps)
     except (OSError, ValueError, ImportError) as error:
         return ReplayVerdict("not judged", reason=str(error), paths=tuple(paths))
+    return judge_operations(operations, paths, warmup)
+
+
+def chosen_operations(
+    paths: Sequence[str], ranks: Collection[int] | None, steps: tuple[int, int] | None
+) -> Operations:
+    """Those of these ranks and steps, None for all; raises as `read_operations`."""
+    operations = read_operations(paths)
     if ranks is not None:
         operations = operations.kept(np.isin(operations.rank, sorted(ranks)))
     if steps is not None:
         kept = (operations.step >= steps[0]) & (operations.step < steps[1])
         operations = operations.kept(kept)
-    return judge_operations(operations, paths, warmup)
+    return operations
 
 
 def _kind_of(path: str) -> str:

@@ -75,7 +75,7 @@ def _judge(
 ) -> None:
     operations = _without_warmup(verdict, operations, warmup)
     verdict.operations = len(operations)
-    graph, operations = _graph_of(operations)
+    graph, operations = whole_graph(operations)
     verdict.notes, verdict.inferred = list(operations.notes), operations.inferred
     _describe(verdict, graph)
     if verdict.judged_steps < STEPS_MIN:
@@ -97,8 +97,9 @@ def _judge(
     verdict.status = "found" if found else "ok"
 
 
-def _graph_of(operations: Operations) -> tuple[Graph, Operations]:
-    """The graph with the meetings that were not recorded, on one clock where the clocks differ."""
+def whole_graph(operations: Operations) -> tuple[Graph, Operations]:
+    """The graph with the meetings that were not recorded, on one clock where the clocks differ; and
+    its operations. operations: in order. Raises CannotReplay."""
     graph = graph_of(operations)
     if _leave_too_early(graph):
         moved = with_one_clock(operations)

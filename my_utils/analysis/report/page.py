@@ -95,7 +95,7 @@ def page_text(page: Page) -> str:
         verdict="\n".join(page.verdict.lines(width=100)),
         problems=[*(page.problems or run.problems), *of_flames],
         parts=parts,
-        step_ms=sum(part.ms for part in parts),
+        step_ms=float(np.nanmean(run.step_ns[:, page.warmup :])) * 1e-6 if parts else 0.0,
         bars=rank_bars(run, page.waited, page.warmup),
         ranks=len(run.ranks),
         sync=list(page.sync_stages),

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...core.ranges import as_ranges, ranges_text
+from ..replay.inputs import chosen_operations, holds_operations
+from ..replay.judge import judge_operations
 from ..verdict.device import by_the_device
+from ..verdict.load import NothingToJudge
 from ..verdict.rank_files import find_rank_files, last_run, read_rank
 from .flames import Profiled
 from .judged import Source, judged
+from .operations_run import run_of_operations
 from .page import Page, PageTrace
 from .page_tables import finding_table, tables_of
 from .worst_step import WorstStep, spans_of
@@ -28,7 +32,10 @@ TRACE_BYTES_MAX = 4_000_000  # before it is deflated to about a tenth
 
 
 def page_of(source: Source) -> Page:
-    """Reads and judges the run. Raises NothingToJudge, a ValueError, where no rank can be read."""
+    """Reads and judges the run, or what other tools wrote. Raises NothingToJudge, a ValueError,
+    where no rank can be read."""
+    if holds_operations(source.paths):
+        return _page_of_operations(source)
     profiled = Profiled(source.paths, source.ranks)
     run, verdict = judged(source, profiled.take)
     run = by_the_device(run) or run
@@ -42,6 +49,19 @@ def page_of(source: Source) -> Page:
         page.worst = _worst_step(source.paths, chosen, int(run.steps[step]))
         page.trace = _trace_of(source.paths, chosen, int(run.steps[step]))
     return page
+
+
+def _page_of_operations(source: Source) -> Page:
+    try:
+        operations = chosen_operations(source.paths, source.ranks, source.steps)
+    except (OSError, ValueError, ImportError) as error:
+        raise NothingToJudge(str(error)) from error
+    if not len(operations):
+        raise NothingToJudge("no operations of these ranks and steps")
+    verdict = judge_operations(operations, source.paths, source.warmup)
+    run = run_of_operations(operations)
+    meet = [point.stage for point in run.sync_points or ()]
+    return Page(run, verdict, meet, verdict.warmup, tables=[finding_table(verdict.findings)])
 
 
 def page_of_report(report: Report, links: dict[int, StepTrace] | None = None) -> Page:
