@@ -10,10 +10,11 @@ awaited then are operations, too, and a note has the rest.
 
 from __future__ import annotations
 
+import itertools
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ class Words(dict[Any, int]):
 
 
 def read_traces(paths: Sequence[str]) -> Operations:
-    """The operations in traces, one file a rank. ValueError where none has steps."""
+    """The operations in traces, one file a rank and window of steps. ValueError where none has
+    steps."""
     names, groups, notes = Words(), Words(), []
     ranks: dict[int, dict[str, Ints]] = {}
     hosts: dict[int, str] = {}
@@ -68,23 +70,24 @@ def read_traces(paths: Sequence[str]) -> Operations:
         if not trace.steps:
             notes.append(f"{path}: no {STEP} in it, left out")
             continue
-        rank = trace.rank if trace.rank is not None else len(ranks)
-        if rank in ranks:
-            notes.append(f"{path}: another trace of rank {rank}, left out")
-            continue
         rows = trace.rows()
+        rank = _rank_of(trace.rank, rows["step"], ranks)
+        if rank is None:
+            notes.append(f"{path}: another trace of rank {trace.rank}, left out")
+            continue
         shares.append(trace.idle_share)
         for name, share in trace.idle.items():
             idle[name] += share
         rows["rank"] = np.full(len(rows["step"]), rank)
-        ranks[rank] = rows
+        before = ranks.get(rank)
+        ranks[rank] = rows if before is None else _joined([before, rows])
         if trace.host_name:
             hosts[rank] = trace.host_name
         ungrouped += trace.ungrouped
         calls += int((rows["side"] != TOGETHER).sum())
     if not ranks:
         raise ValueError("; ".join(notes[:3]) or "no traces")
-    columns = {key: np.concatenate([rows[key] for rows in ranks.values()]) for key in rows}
+    columns = _joined(ranks.values())
     notes = [*_while_idle(shares, idle), *notes]
     notes += _missing_steps(ranks, columns)
     if ungrouped:
@@ -102,6 +105,23 @@ def read_traces(paths: Sequence[str]) -> Operations:
         columns["rank"], columns["lane"], columns["step"], columns["name"], columns["begin"],
         columns["end"], meeting, columns["side"], tuple(names), {}, hosts, notes,
     )  # fmt: skip
+
+
+def _rank_of(rank: int | None, step: Ints, ranks: Mapping[int, dict[str, Ints]]) -> int | None:
+    """The rank that a trace of these steps is of: its own one, or, where it names none, the first
+    that has other steps. None where its own one has some of them already."""
+
+    def has_others(one: int) -> bool:
+        return one not in ranks or not np.isin(step, ranks[one]["step"]).any()
+
+    if rank is None:
+        return next(one for one in itertools.count() if has_others(one))
+    return rank if has_others(rank) else None
+
+
+def _joined(parts: Iterable[dict[str, Ints]]) -> dict[str, Ints]:
+    parts = list(parts)
+    return {key: np.concatenate([rows[key] for rows in parts]) for key in parts[0]}
 
 
 def _while_idle(shares: list[float], names: Mapping[str, float]) -> list[str]:

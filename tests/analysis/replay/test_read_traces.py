@@ -137,6 +137,30 @@ def test_batches_that_come_while_the_gpu_works_cost_nothing(tmp_path: Path) -> N
     assert verdict_of([str(tmp_path)]).findings == []
 
 
+@pytest.mark.parametrize("says_rank", [True, False])
+def test_windows_of_a_rank_are_one_run(says_rank: bool, tmp_path: Path) -> None:
+    """torch.profiler's schedule with repeat=2 writes a file for each window."""
+    for window in range(2):
+        for rank in range(2):
+            events = device_trace(rank, 2, slow=1)
+            for event in events:
+                event["ts"] += window * 1e6
+                if event["name"].startswith("ProfilerStep#"):
+                    event["name"] = f"ProfilerStep#{STEPS * window + int(event['name'][13:])}"
+            info = {"distributedInfo": {"rank": rank}} if says_rank else {}
+            path = tmp_path / f"host_{rank}.{window}.pt.trace.json"
+            path.write_text(json.dumps({**info, "traceEvents": events}))
+    operations = read_traces([str(path) for path in sorted(tmp_path.iterdir())])
+    assert not any("left out" in note for note in operations.notes)
+    assert sorted(set(operations.rank.tolist())) == [0, 1]
+    assert sorted(set(operations.step.tolist())) == list(range(2 * STEPS))
+    again = tmp_path / "host_0.2.pt.trace.json"
+    again.write_bytes((tmp_path / "host_0.1.pt.trace.json").read_bytes())
+    operations = read_traces([str(path) for path in sorted(tmp_path.iterdir())])
+    if says_rank:
+        assert f"{again}: another trace of rank 0, left out" in operations.notes
+
+
 def test_what_traces_cannot_tell_is_said(tmp_path: Path) -> None:
     for rank in range(2):
         events = device_trace(rank, 2, slow=1)
