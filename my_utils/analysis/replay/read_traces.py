@@ -24,7 +24,8 @@ from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.chrome_json import ChromeJson, TraceFileError
 from ..verdict.kinds import kind_of_stage
 from .device_idle import Idle
-from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations, numbers_of, occurrence_of
+from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations
+from .table_files import number_meetings
 
 STEP = "ProfilerStep#"
 END = "end of step"
@@ -84,7 +85,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
         if trace.host_name:
             hosts[rank] = trace.host_name
         ungrouped += trace.ungrouped
-        calls += int((rows["side"] != TOGETHER).sum())
+        calls += int(((rows["side"] != TOGETHER) & (rows["peer"] < 0)).sum())
     if not ranks:
         raise ValueError("; ".join(notes[:3]) or "no traces")
     columns = _joined(ranks.values())
@@ -93,18 +94,26 @@ def read_traces(paths: Sequence[str]) -> Operations:
     if ungrouped:
         notes.append(f"{ungrouped} collectives name no group: taken as of all ranks")
     if calls:
-        notes.append(f"{calls} point-to-point calls: traces do not say who meets")
+        notes.append(f"{calls} point-to-point calls name no other rank")
     order = np.lexsort((columns["begin"], columns["rank"], columns["step"]))
     columns = {key: value[order] for key, value in columns.items()}
-    meeting = np.full(len(order), -1, np.int64)
-    met = columns["group"] >= 0
-    own = [columns[key][met] for key in ("step", "rank", "group")]
-    turn = occurrence_of(numbers_of(*own)[0])
-    meeting[met] = numbers_of(own[0], own[2], turn)[0]
     return Operations(
         columns["rank"], columns["lane"], columns["step"], columns["name"], columns["begin"],
-        columns["end"], meeting, columns["side"], tuple(names), {}, hosts, notes,
+        columns["end"], _meetings(columns), columns["side"], tuple(names), {}, hosts, notes,
     )  # fmt: skip
+
+
+def _meetings(columns: dict[str, Ints]) -> Ints:
+    """By group, or by sender and receiver; -1 for those that meet nobody in the traces."""
+    rank, step, group, side, peer = (
+        columns[key] for key in ("rank", "step", "group", "side", "peer")
+    )
+    meeting = np.full(len(rank), -1, np.int64)
+    calls = (side != TOGETHER) & np.isin(peer, np.unique(rank))
+    ends = (np.where(side == SEND, rank, peer), np.where(side == SEND, peer, rank))
+    number_meetings(meeting, calls, columns, (step, *ends), (rank, *ends, side))
+    number_meetings(meeting, group >= 0, columns, (step, group), (rank, group))
+    return meeting
 
 
 def _rank_of(rank: int | None, step: Ints, ranks: Mapping[int, dict[str, Ints]]) -> int | None:
@@ -155,12 +164,12 @@ def _missing_steps(ranks: dict[int, dict[str, Ints]], columns: dict[str, Ints]) 
 
 class Trace:
     """One file: slices of the host and of the device, as columns lane, name, begin, end, group,
-    side and correlation; the steps; and when kernels were launched."""
+    side, peer and correlation; the steps; and when kernels were launched."""
 
     def __init__(self, path: str, names: Words, groups: Words) -> None:
         self.path, self._names, self._groups = path, names, groups
-        self.host: list[array[int]] = [array("q") for _ in range(7)]
-        self.device: list[array[int]] = [array("q") for _ in range(7)]
+        self.host: list[array[int]] = [array("q") for _ in range(8)]
+        self.device: list[array[int]] = [array("q") for _ in range(8)]
         self.steps: dict[int, tuple[int, int]] = {}
         self.launched: dict[int, int] = {}
         self.main: set[int] = set()
@@ -211,16 +220,18 @@ class Trace:
         self, columns: list[array[int]], lane: int, name: str, begin: int, end: int,
         args: dict[str, Any],
     ) -> None:  # fmt: skip
-        group, side = -1, TOGETHER
+        group, side, peer = -1, TOGETHER, -1
         if IS_COLLECTIVE.search(name) and (columns is self.device or name.startswith("gloo:")):
             call = str(args.get("Collective name", ""))
             side = {"send": SEND, "recv": RECEIVE}.get(call, TOGETHER)
             group = self._group(args, call) if side == TOGETHER else -1
+            peer = args.get("Dst Rank" if side == SEND else "Src Rank", -1)
             name = f"{call} ({_short(name)})" if call else name
             lane = lane if columns is self.device else COLLECTIVES
         correlation = args.get("correlation", -1)
         row = (
             lane, self._names[_short(name)], begin, end, group, side,
+            peer if isinstance(peer, int) else -1,
             correlation if isinstance(correlation, int) else -1,
         )  # fmt: skip
         for column, value in zip(columns, [_bounded(one) for one in row], strict=True):
@@ -238,14 +249,13 @@ class Trace:
         numbers = np.array(sorted(self.steps))
         windows = np.array([self.steps[one] for one in numbers.tolist()]).reshape(-1, 2)
         on_device = len(self.device[0]) > 0
-        lane, name, begin, end, group, side, launch = (
-            self._of_device() if on_device else self._of_host()
-        )
+        columns = self._of_device() if on_device else self._of_host()
+        lane, name, begin, end, group, side, peer, launch = columns
         at = np.searchsorted(windows[:, 0], launch, "right") - 1
         inside = (at >= 0) & (launch < windows[np.maximum(at, 0), 1])
         step = numbers[np.maximum(at, 0)]
         found = {"lane": lane, "name": name, "begin": begin, "end": end, "group": group,
-                 "side": side, "step": step}  # fmt: skip
+                 "side": side, "peer": peer, "step": step}  # fmt: skip
         found = {key: value[inside] for key, value in found.items()}
         ends = self._ends(found, numbers, windows, on_device)
         return {key: np.concatenate([value, ends[key]]) for key, value in found.items()}
@@ -253,18 +263,20 @@ class Trace:
     def _of_host(self) -> tuple[Ints, ...]:
         """The outermost slices of the threads that ran forward and backward, as `rows` needs
         them."""
-        lane, name, begin, end, group, side, _ = (np.array(one, np.int64) for one in self.host)
+        lane, name, begin, end, group, side, peer, _ = (
+            np.array(one, np.int64) for one in self.host
+        )
         waiting = [number for word, number in self._names.items() if word in WAITS]
         kept = np.isin(lane, sorted(self.main)) | (lane == COLLECTIVES)
-        lane, name, begin, end, group, side = (
-            one[kept] for one in (lane, name, begin, end, group, side)
+        lane, name, begin, end, group, side, peer = (
+            one[kept] for one in (lane, name, begin, end, group, side, peer)
         )
         which, begin, end = _pieces(lane, begin, end, np.isin(name, waiting))
-        return lane[which], name[which], begin, end, group[which], side[which], begin
+        return lane[which], name[which], begin, end, group[which], side[which], peer[which], begin
 
     def _of_device(self) -> tuple[Ints, ...]:
         """What the device did, launched in its step, and the batches that it waited for."""
-        lane, name, begin, end, group, side, correlation = (
+        lane, name, begin, end, group, side, peer, correlation = (
             np.array(one, np.int64) for one in self.device
         )
         known = np.array([self.launched.get(one, -1) for one in correlation.tolist()])
@@ -275,7 +287,7 @@ class Trace:
         self.idle = {word: waited[at] for word, at in self._names.items() if waited[at]}
         inputs = [at for word, at in self._names.items() if kind_of_stage(word) == "input"]
         awaited = _awaited(idle, inputs, *host[1:4])
-        columns = (lane, name, begin, end, group, side, launch)
+        columns = (lane, name, begin, end, group, side, peer, launch)
         return tuple(map(np.concatenate, zip(columns, awaited, strict=True)))
 
     def _ends(
@@ -289,7 +301,7 @@ class Trace:
         nothing = np.zeros(len(step), np.int64)
         return {
             "lane": nothing, "name": nothing + self._names[END], "begin": at, "end": at,
-            "group": nothing - 1, "side": nothing + TOGETHER, "step": step,
+            "group": nothing - 1, "side": nothing + TOGETHER, "peer": nothing - 1, "step": step,
         }  # fmt: skip
 
 
@@ -303,7 +315,8 @@ def _awaited(
     kept = begin < end
     name, begin, end, launch = name[kept], begin[kept], end[kept], launch[kept]
     nothing = np.zeros(len(name), np.int64)
-    return nothing + AWAITED, name, begin, end, nothing - 1, nothing + TOGETHER, launch
+    nobody = nothing - 1
+    return nothing + AWAITED, name, begin, end, nobody, nothing + TOGETHER, nobody, launch
 
 
 def _bounded(number: int) -> int:

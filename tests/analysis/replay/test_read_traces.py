@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from my_utils.analysis.replay.inputs import verdict_of
 from my_utils.analysis.replay.read_traces import read_traces
 from my_utils.analysis.replay.result import ReplayFinding
+from my_utils.analysis.report.operations_run import WAITS, run_of_operations
 
 from ...conftest import ROOT
 from ...support.ranks import run_ranks
@@ -159,6 +161,45 @@ def test_windows_of_a_rank_are_one_run(says_rank: bool, tmp_path: Path) -> None:
     operations = read_traces([str(path) for path in sorted(tmp_path.iterdir())])
     if says_rank:
         assert f"{again}: another trace of rank 0, left out" in operations.notes
+
+
+def pipeline_trace(rank: int, slow: int) -> list[Any]:
+    """Two stages: rank 0 computes and sends, rank 1 receives and computes; the next step begins
+    when both have ended."""
+    works = 12_000 if rank == slow else 4_000
+    first = 12_000 if slow == 0 else 4_000
+    events: list[Any] = []
+    for step in range(STEPS):
+        begin = step * 20_000.0
+        sent = begin + first + 200
+        call, side = ("send", "Dst Rank") if rank == 0 else ("recv", "Src Rank")
+        meets = {"Collective name": call, side: 1 - rank, "Process Group Ranks": "[0, 1]"}
+        product = (begin + 100, begin + 100 + works) if rank == 0 else (sent + 50, sent + works)
+        kernels: tuple[tuple[str, float, float, int, dict[str, Any]], ...] = (
+            ("gemm", *product, 7, {}),
+            ("ncclDevKernel_SendRecv", begin + 150 + first if rank == 0 else begin + 60, sent, 20,
+             meets),
+        )  # fmt: skip
+        events.append(slice_of("user_annotation", f"ProfilerStep#{step}", begin, begin + 20_000))
+        for number, (name, begins, ends, stream, more) in enumerate(kernels):
+            events.append(slice_of("cuda_runtime", "cudaLaunchKernel", begin + 20, begin + 25,
+                                   correlation=2 * step + number))  # fmt: skip
+            events.append(slice_of("kernel", name, begins, ends, stream=stream,
+                                   correlation=2 * step + number, **more))  # fmt: skip
+    return events
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_send_meets_its_receive(slow: int, tmp_path: Path) -> None:
+    for rank in range(2):
+        write_trace(tmp_path, rank, pipeline_trace(rank, slow), 2)
+    operations = read_traces([str(path) for path in sorted(tmp_path.iterdir())])
+    assert not any("name no other rank" in note for note in operations.notes)
+    meets = operations.meeting >= 0
+    assert sorted(np.unique(operations.meeting[meets], return_counts=True)[1]) == [2] * STEPS
+    run = run_of_operations(operations)
+    waits = run.totals[..., run.stages.index(WAITS)].mean(1)
+    assert waits == pytest.approx([0.0, 12.1e6 if slow == 0 else 4.1e6], abs=0.1e6)
 
 
 def test_what_traces_cannot_tell_is_said(tmp_path: Path) -> None:
