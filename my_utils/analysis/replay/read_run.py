@@ -16,7 +16,7 @@ import numpy as np
 
 from ..verdict.recorded_rank import Call, RecordedRank
 from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations, numbers_of
-from .read_traces import END, Words
+from .torch_trace import END, Words
 
 SIDES = {"send": SEND, "recv": RECEIVE}
 AT_ONCE_NS = 500_000  # from a call to its wait: so soon the caller blocks

@@ -89,7 +89,8 @@ def loader_trace(rank: int, ranks: int, input_ms: float, others_ms: float) -> li
         begin = step * length
         fetched, met = begin + 1000 * input_ms, begin + length - 1_500
         events.append(slice_of("user_annotation", f"ProfilerStep#{step}", begin, begin + length))
-        events.append(slice_of("user_annotation", loader, begin, fetched))
+        events.append(slice_of("user_annotation", "body", begin + 1, begin + length - 1))
+        events.append(slice_of("user_annotation", loader, begin + 2, fetched))
         events.append(slice_of("cpu_op", "aten::linear", fetched + 50, fetched + 300))
         kernels: tuple[tuple[str, float, float, int, dict[str, Any]], ...] = (
             ("void gemm<float>(int)", fetched + 200, fetched + 8_200, 7, {}),

@@ -1,0 +1,246 @@
+"""One trace of torch.profiler: what a rank did in each step, by `ProfilerStep#`.
+
+Where kernels were recorded, operations are what the device did, each in the step that launched it.
+Else they are the outermost slices of the threads that ran forward and backward, and the collectives
+of gloo. A step ends where the next one begins.
+
+Of a device that has nothing to do, the trace tells what the host did meanwhile: batches that were
+awaited then are operations, too, and a note has the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.run_files.state import WORLD_SIZE_MAX
+from ...trace.chrome_json import ChromeJson
+from ..verdict.kinds import kind_of_stage
+from .device_idle import Idle
+from .operations import RECEIVE, SEND, TOGETHER, Flags, Ints
+
+STEP = "ProfilerStep#"
+END = "end of step"
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+ON_HOST = ("cpu_op", "user_annotation")
+IS_COLLECTIVE = re.compile(r"nccl|rccl|gloo:", re.IGNORECASE)
+RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)")
+WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
+NAME_MAX = 80
+NUMBER_MAX = 1 << 62
+COLLECTIVES = 1 << 20  # lanes from here on
+AWAITED = COLLECTIVES + 1
+INPUT = "input"
+FRAME_LEAST = 0.8  # of a step
+LOADER = "enumerate(DataLoader)"  # as torch names the wait for a batch
+
+
+class Words(dict[Any, int]):
+    """Numbers for words, in the order in which they come."""
+
+    def __missing__(self, word: Any) -> int:
+        self[word] = len(self)
+        return self[word]
+
+
+class Trace:
+    """One file: slices of the host and of the device, as columns lane, name, begin, end, group,
+    side, peer and correlation; the steps; and when kernels were launched."""
+
+    def __init__(self, path: str, names: Words, groups: Words) -> None:
+        self.path, self._names, self._groups = path, names, groups
+        self.host: list[array[int]] = [array("q") for _ in range(8)]
+        self.device: list[array[int]] = [array("q") for _ in range(8)]
+        self.steps: dict[int, tuple[int, int]] = {}
+        self.launched: dict[int, int] = {}
+        self.main: set[int] = set()
+        self._threads = Words()
+        self.idle: dict[str, float] = {}
+        self.idle_share = 0.0
+        self.ungrouped = self.left_out = 0
+        source = ChromeJson(Path(path))
+        for event in source.events():
+            if isinstance(event, dict) and event.get("ph") == "X":
+                try:
+                    self._take(event)
+                except (KeyError, TypeError, ValueError, ArithmeticError):
+                    self.left_out += 1
+        info = source.metadata.get("distributedInfo")
+        found = RANK_IN_NAME.search(Path(path).name)
+        self.rank = int(found[1]) if found else None
+        rank = info.get("rank") if isinstance(info, dict) else None
+        if isinstance(rank, int) and 0 <= rank < WORLD_SIZE_MAX:
+            self.rank = rank
+        host = source.metadata.get("host_name")
+        self.host_name = host if isinstance(host, str) else ""
+
+    def _take(self, event: dict[str, Any]) -> None:
+        category, name, args = event.get("cat"), str(event.get("name")), event.get("args")
+        args = args if isinstance(args, dict) else {}
+        begin = _bounded(int(event["ts"] * 1000))
+        end = _bounded(begin + int(event.get("dur", 0) * 1000))
+        thread = self._threads[event.get("tid")]
+        if category == "user_annotation" and name.startswith(STEP):
+            number = name.removeprefix(STEP)
+            if number.isdigit():
+                self.steps[_bounded(int(number))] = (begin, end)
+                self.main.add(thread)
+        elif category in ON_DEVICE:
+            stream = args.get("stream")
+            lane = 1 + stream if isinstance(stream, int) else 0
+            self._add(self.device, lane, name, begin, end, args)
+        elif category in ON_HOST:
+            if name.startswith("autograd::engine"):
+                self.main.add(thread)
+            name = INPUT if name.startswith(LOADER) else name
+            self._add(self.host, thread, name, begin, end, args)
+        elif category in ("cuda_runtime", "cuda_driver") and "correlation" in args:
+            self.launched[int(args["correlation"])] = begin
+
+    def _add(
+        self, columns: list[array[int]], lane: int, name: str, begin: int, end: int,
+        args: dict[str, Any],
+    ) -> None:  # fmt: skip
+        group, side, peer = -1, TOGETHER, -1
+        if IS_COLLECTIVE.search(name) and (columns is self.device or name.startswith("gloo:")):
+            call = str(args.get("Collective name", ""))
+            side = {"send": SEND, "recv": RECEIVE}.get(call, TOGETHER)
+            group = self._group(args, call) if side == TOGETHER else -1
+            peer = args.get("Dst Rank" if side == SEND else "Src Rank", -1)
+            name = f"{call} ({_short(name)})" if call else name
+            lane = lane if columns is self.device else COLLECTIVES
+        correlation = args.get("correlation", -1)
+        row = (
+            lane, self._names[_short(name)], begin, end, group, side,
+            peer if isinstance(peer, int) else -1,
+            correlation if isinstance(correlation, int) else -1,
+        )  # fmt: skip
+        for column, value in zip(columns, [_bounded(one) for one in row], strict=True):
+            column.append(value)
+
+    def _group(self, args: dict[str, Any], call: str) -> int:
+        ranks = args.get("Process Group Ranks")
+        if not ranks:
+            self.ungrouped += 1
+        whole = "..." not in str(ranks)
+        return self._groups[str(ranks) if whole else f"{ranks} {args.get('Process Group Name')}"]
+
+    def rows(self) -> dict[str, Ints]:
+        """The slices that count, each with its step; and where steps end."""
+        numbers = np.array(sorted(self.steps))
+        windows = np.array([self.steps[one] for one in numbers.tolist()]).reshape(-1, 2)
+        on_device = len(self.device[0]) > 0
+        columns = self._of_device() if on_device else self._of_host()
+        lane, name, begin, end, group, side, peer, launch = columns
+        at = np.searchsorted(windows[:, 0], launch, "right") - 1
+        inside = (at >= 0) & (launch < windows[np.maximum(at, 0), 1])
+        step = numbers[np.maximum(at, 0)]
+        found = {"lane": lane, "name": name, "begin": begin, "end": end, "group": group,
+                 "side": side, "peer": peer, "step": step}  # fmt: skip
+        found = {key: value[inside] for key, value in found.items()}
+        ends = self._ends(found, numbers, windows, on_device)
+        return {key: np.concatenate([value, ends[key]]) for key, value in found.items()}
+
+    def _of_host(self) -> tuple[Ints, ...]:
+        """The outermost slices of the threads that ran forward and backward, as `rows` needs
+        them."""
+        lane, name, begin, end, group, side, peer, _ = (
+            np.array(one, np.int64) for one in self.host
+        )
+        waiting = [number for word, number in self._names.items() if word in WAITS]
+        kept = np.isin(lane, sorted(self.main)) | (lane == COLLECTIVES)
+        kept &= ~self._is_frame(lane, begin, end)
+        lane, name, begin, end, group, side, peer = (
+            one[kept] for one in (lane, name, begin, end, group, side, peer)
+        )
+        which, begin, end = _pieces(lane, begin, end, np.isin(name, waiting))
+        return lane[which], name[which], begin, end, group[which], side[which], peer[which], begin
+
+    def _is_frame(self, lane: Ints, begin: Ints, end: Ints) -> Flags:
+        """Which slices are as long as most of a step and have others in them: an annotation around
+        the body of the loop says no more than the step itself."""
+        windows = np.array(sorted(self.steps.values())).reshape(-1, 2)
+        at = np.maximum(np.searchsorted(windows[:, 0], begin, "right") - 1, 0)
+        is_frame = end - begin > FRAME_LEAST * (windows[at, 1] - windows[at, 0])
+        order = np.lexsort((-end, begin, lane))
+        has_others = np.zeros(len(lane), np.bool_)
+        before, after = order[:-1], order[1:]
+        has_others[before] = (lane[before] == lane[after]) & (begin[after] < end[before])
+        frames: Flags = is_frame & has_others
+        return frames
+
+    def _of_device(self) -> tuple[Ints, ...]:
+        """What the device did, launched in its step, and the batches that it waited for."""
+        lane, name, begin, end, group, side, peer, correlation = (
+            np.array(one, np.int64) for one in self.device
+        )
+        known = np.array([self.launched.get(one, -1) for one in correlation.tolist()])
+        launch = np.where(known >= 0, known, begin)
+        idle, host = Idle(begin, end), self._of_host()
+        self.idle_share = idle.share
+        waited = np.bincount(host[1], idle.within(*host[2:4]), len(self._names)) / idle.span_ns
+        self.idle = {word: waited[at] for word, at in self._names.items() if waited[at]}
+        columns = (lane, name, begin, end, group, side, peer, launch)
+        return tuple(map(np.concatenate, zip(columns, self._awaited(idle), strict=True)))
+
+    def _awaited(self, idle: Idle) -> tuple[Ints, ...]:
+        """The part of each batch in which the device had nothing to do, up to its end."""
+        inputs = [at for word, at in self._names.items() if kind_of_stage(word) == "input"]
+        lane, name, first, last = (np.array(one, np.int64) for one in self.host[:4])
+        kept = np.isin(name, inputs) & np.isin(lane, sorted(self.main))
+        lane, name, first, last = (one[kept] for one in (lane, name, first, last))
+        which, launch, end = _pieces(lane, first, last, np.zeros(len(lane), np.bool_))
+        begin = np.maximum(launch, idle.since(end))
+        waits = begin < end
+        name, begin, end, launch = (one[waits] for one in (name[which], begin, end, launch))
+        nothing = np.zeros(len(name), np.int64)
+        nobody = nothing - 1
+        return nothing + AWAITED, name, begin, end, nobody, nothing + TOGETHER, nobody, launch
+
+    def _ends(
+        self, found: dict[str, Ints], numbers: Ints, windows: Ints, on_device: bool
+    ) -> dict[str, Ints]:
+        step, at = numbers, windows[:, 1]
+        if on_device:  # the device is idle until the first kernel of the next step
+            step = np.unique(found["step"])
+            at = np.array([found["begin"][found["step"] == one].min() for one in step])
+            step, at = step[:-1], at[1:]
+        nothing = np.zeros(len(step), np.int64)
+        return {
+            "lane": nothing, "name": nothing + self._names[END], "begin": at, "end": at,
+            "group": nothing - 1, "side": nothing + TOGETHER, "peer": nothing - 1, "step": step,
+        }  # fmt: skip
+
+
+def _bounded(number: int) -> int:
+    """OverflowError for what is no number of a trace."""
+    if not -NUMBER_MAX < number < NUMBER_MAX:
+        raise OverflowError
+    return number
+
+
+def _short(name: str) -> str:
+    """Without the arguments of templates and functions."""
+    return (
+        re.split(r"[<(]", name.removeprefix("void "), maxsplit=1)[0][:NAME_MAX] or name[:NAME_MAX]
+    )
+
+
+def _pieces(lane: Ints, begin: Ints, end: Ints, waits: Flags) -> tuple[Ints, Ints, Ints]:
+    """The slices that are in no other one of their lane, without the waits in them: which slice
+    each piece is of, and when it begins and ends."""
+    found: list[tuple[int, int, int]] = []
+    last_lane, last_end = -1, 0
+    for place in np.lexsort((-end, begin, lane)).tolist():
+        if lane[place] != last_lane or begin[place] >= last_end or lane[place] == COLLECTIVES:
+            found.append((place, begin[place], end[place]))
+            last_lane, last_end = lane[place], end[place]
+        elif waits[place] and begin[place] >= found[-1][1]:
+            outer, first, _ = found.pop()
+            found += [(outer, first, begin[place]), (outer, end[place], last_end)]
+    pieces = np.array(found, np.int64).reshape(-1, 3)
+    return pieces[:, 0], pieces[:, 1], pieces[:, 2]
