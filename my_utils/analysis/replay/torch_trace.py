@@ -27,6 +27,7 @@ STEP = "ProfilerStep#"
 END = "end of step"
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_HOST = ("cpu_op", "user_annotation")
+LAUNCHES = ("_runtime", "_driver")  # cuda_runtime, xpu_runtime, ...
 IS_COLLECTIVE = re.compile(r"nccl|rccl|gloo:", re.IGNORECASE)
 RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)")
 WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
@@ -98,7 +99,7 @@ class Trace:
                 self.main.add(thread)
             name = INPUT if name.startswith(LOADER) else name
             self._add(self.host, thread, name, begin, end, args)
-        elif category in ("cuda_runtime", "cuda_driver") and "correlation" in args:
+        elif str(category).endswith(LAUNCHES) and "correlation" in args:
             self.launched[int(args["correlation"])] = begin
 
     def _add(
