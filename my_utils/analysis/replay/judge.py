@@ -14,7 +14,7 @@ from .engine import lengths, replay
 from .explain import LEAST, Explained, explain
 from .graph import Graph, graph_of
 from .levels import CannotReplay
-from .operations import Operations
+from .operations import RECEIVE, Operations
 from .result import Evidence, ReplayFinding, ReplayVerdict
 from .roles import Roles
 from .slowdown import slowdown_of
@@ -90,6 +90,13 @@ def _judge(
             f"are off by up to {100 * verdict.replay_off:.2g} %"
         )
         return
+    alone = _alone_share(operations, graph)
+    if alone >= LEAST:
+        verdict.reason = (
+            f"{100 * alone:.0f} % of the time is in receives whose senders are not known, so that "
+            "nobody knows who waits for whom"
+        )
+        return
     roles = Roles(graph, operations.stages, operations.hosts)
     verdict.slowdown = slowdown_of(graph)
     found, verdict.unknown_share = explain(graph, roles, least_share)
@@ -112,6 +119,13 @@ def whole_graph(operations: Operations) -> tuple[Graph, Operations]:
     del graph
     operations = more.in_order()
     return graph_of(operations), operations
+
+
+def _alone_share(operations: Operations, graph: Graph) -> float:
+    """The share of all ranks' time in receives that meet no send."""
+    alone = (operations.side == RECEIVE) & (operations.meeting < 0)
+    took = float((operations.end_ns - operations.begin_ns)[alone].sum())
+    return took / max(float(graph.step_ns.sum()) * len(np.unique(graph.rank)), 1.0)
 
 
 def _leave_too_early(graph: Graph) -> bool:

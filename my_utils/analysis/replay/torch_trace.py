@@ -30,13 +30,15 @@ ON_HOST = ("cpu_op", "user_annotation")
 LAUNCHES = ("_runtime", "_driver")  # cuda_runtime, xpu_runtime, ...
 IS_COLLECTIVE = re.compile(r"nccl|rccl|gloo:", re.IGNORECASE)
 RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)")
+SIDES = {"send": SEND, "recv": RECEIVE, "gloo:send": SEND, "gloo:recv": RECEIVE}
+BATCH = "SendRecv"  # kernels of sends and receives, and of all_to_all
 WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 NAME_MAX = 80
 NUMBER_MAX = 1 << 62
 COLLECTIVES = 1 << 20  # lanes from here on
 AWAITED = COLLECTIVES + 1
 INPUT = "input"
-FRAME_LEAST = 0.8  # of a step
+FRAME_LEAST = 0.95  # of a step
 LOADER = "enumerate(DataLoader)"  # as torch names the wait for a batch
 
 
@@ -109,7 +111,8 @@ class Trace:
         group, side, peer = -1, TOGETHER, -1
         if IS_COLLECTIVE.search(name) and (columns is self.device or name.startswith("gloo:")):
             call = str(args.get("Collective name", ""))
-            side = {"send": SEND, "recv": RECEIVE}.get(call, TOGETHER)
+            is_batch = BATCH in name and call in ("", "coalesced")
+            side = RECEIVE if is_batch else SIDES.get(call or name, TOGETHER)
             group = self._group(args, call) if side == TOGETHER else -1
             peer = args.get("Dst Rank" if side == SEND else "Src Rank", -1)
             name = f"{call} ({_short(name)})" if call else name
@@ -154,12 +157,15 @@ class Trace:
         )
         waiting = [number for word, number in self._names.items() if word in WAITS]
         kept = np.isin(lane, sorted(self.main)) | (lane == COLLECTIVES)
-        kept &= ~self._is_frame(lane, begin, end)
+        kept &= ~self._is_frame(lane, begin, end) | np.isin(name, self._inputs())
         lane, name, begin, end, group, side, peer = (
             one[kept] for one in (lane, name, begin, end, group, side, peer)
         )
         which, begin, end = _pieces(lane, begin, end, np.isin(name, waiting))
         return lane[which], name[which], begin, end, group[which], side[which], peer[which], begin
+
+    def _inputs(self) -> list[int]:
+        return [at for word, at in self._names.items() if kind_of_stage(word) == INPUT]
 
     def _is_frame(self, lane: Ints, begin: Ints, end: Ints) -> Flags:
         """Which slices are as long as most of a step and have others in them: an annotation around
@@ -190,9 +196,8 @@ class Trace:
 
     def _awaited(self, idle: Idle) -> tuple[Ints, ...]:
         """The part of each batch in which the device had nothing to do, up to its end."""
-        inputs = [at for word, at in self._names.items() if kind_of_stage(word) == "input"]
         lane, name, first, last = (np.array(one, np.int64) for one in self.host[:4])
-        kept = np.isin(name, inputs) & np.isin(lane, sorted(self.main))
+        kept = np.isin(name, self._inputs()) & np.isin(lane, sorted(self.main))
         lane, name, first, last = (one[kept] for one in (lane, name, first, last))
         which, launch, end = _pieces(lane, first, last, np.zeros(len(lane), np.bool_))
         begin = np.maximum(launch, idle.since(end))

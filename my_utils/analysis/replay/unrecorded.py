@@ -117,7 +117,7 @@ def _those_that_meet(
 def _added(operations: Operations, graph: Graph, found: list[_Found]) -> Operations:
     """Own waits turn rows into members; waits before a row become separate rows."""
     base = int(operations.meeting.max(initial=-1)) + 1
-    meeting = operations.meeting.copy()
+    meeting, side = operations.meeting.copy(), operations.side.copy()
     extra: list[Operations] = []
     names = list(operations.names)
     kinds: set[str] = set()
@@ -126,13 +126,14 @@ def _added(operations: Operations, graph: Graph, found: list[_Found]) -> Operati
         at = graph.node_rows[one.nodes]
         if not one.before:
             meeting[at] = base + one.meeting
+            side[at] = TOGETHER
         else:
             names.append(f"wait before {graph.names[graph.name[one.nodes[0]]]}")
             name = names.index(names[-1])
             extra.append(_waits(operations, graph, one, at, base, name))
         base += int(one.meeting.max()) + 1
     more = operations.kept(np.arange(len(operations)))
-    more.meeting = meeting
+    more.meeting, more.side = meeting, side
     for column in COLUMNS:
         parts = [getattr(more, column), *(getattr(one, column) for one in extra)]
         setattr(more, column, np.concatenate(parts))

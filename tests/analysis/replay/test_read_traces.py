@@ -15,7 +15,7 @@ import pytest
 
 from my_utils.analysis.replay.inputs import verdict_of
 from my_utils.analysis.replay.read_traces import read_traces
-from my_utils.analysis.replay.result import ReplayFinding
+from my_utils.analysis.replay.result import ReplayFinding, ReplayVerdict
 from my_utils.analysis.report.operations_run import WAITS, run_of_operations
 
 from ...conftest import ROOT
@@ -268,6 +268,65 @@ dist.barrier()
 sys.stdout.flush()
 os._exit(0)
 """
+
+
+PIPELINE = """
+from torch.profiler import ProfilerActivity, profile, schedule
+torch.set_num_threads(1)
+with profile(activities=[ProfilerActivity.CPU],
+             schedule=schedule(wait=0, warmup=1, active=5, repeat=1),
+             on_trace_ready=lambda done: done.export_chrome_trace(f"rank-{rank}.json")) as profiler:
+    for _ in range(7):
+        batch = torch.zeros(16)
+        if rank > 0:
+            dist.recv(batch, rank - 1)
+        with torch.profiler.record_function("forward"):
+            time.sleep(0.06 if rank == 1 else 0.01)
+        if rank < world - 1:
+            dist.send(batch, rank + 1)
+        profiler.step()
+dist.barrier()
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_receives_of_unknown_senders_accuse_nobody(tmp_path: Path) -> None:
+    """The last rank waits for the second one, which gloo's traces do not say."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    run_ranks(PIPELINE, 3, tmp_path)
+    verdict = verdict_of([str(tmp_path)])
+    assert verdict.status == "not judged"
+    assert "receives whose senders are not known" in verdict.lines()[0]
+
+
+def batch_traces(folder: Path, ranks: int) -> list[str]:
+    """Kernels of calls in a batch name no rank; the third one ends before the first one comes."""
+    for rank in range(ranks):
+        events = pipeline_trace(min(rank, 1), 0)
+        for event in events:
+            if event["name"] == "ncclDevKernel_SendRecv":
+                event["args"] = {"correlation": event["args"]["correlation"], "stream": 20}
+                event["dur"] = 3_000 if rank == 2 else event["dur"]
+        write_trace(folder, rank, events, ranks)
+    return [str(path) for path in sorted(folder.iterdir())]
+
+
+def test_batches_of_calls_meet_where_the_times_say_so(tmp_path: Path) -> None:
+    operations = read_traces(batch_traces(tmp_path, 2))
+    assert (operations.meeting < 0).all()
+    assert any("name no other rank" in note for note in operations.notes)
+    verdict = verdict_of([str(tmp_path)])
+    assert isinstance(verdict, ReplayVerdict)
+    assert verdict.status == "ok" and verdict.inferred == ("ncclDevKernel_SendRecv",)
+
+
+def test_else_who_waits_for_whom_is_not_known(tmp_path: Path) -> None:
+    batch_traces(tmp_path, 3)
+    verdict = verdict_of([str(tmp_path)])
+    assert verdict.status == "not judged"
+    assert "receives whose senders are not known" in verdict.lines()[0]
 
 
 @pytest.mark.slow
