@@ -101,6 +101,9 @@ def _judge(
     verdict.slowdown = slowdown_of(graph)
     found, verdict.unknown_share = explain(graph, roles, least_share)
     verdict.findings = [_finding_of(one, graph, roles) for one in found]
+    for one in verdict.findings:
+        if one.kind == "input" and operations.num_workers is not None:
+            one.detail["num_workers"] = operations.num_workers
     verdict.status = "found" if found else "ok"
 
 

@@ -30,7 +30,7 @@ class Operations:
     collective, SEND or RECEIVE in a point-to-point call.
     stages: the pipeline stage of each rank, hosts: its host, as far as they are known.
     notes: sentences about what the source could not tell. inferred: operations at which ranks meet
-    although that was not recorded.
+    although that was not recorded. num_workers: of the loader of batches, where it is known.
 
     >>> import numpy as np
     >>> zero = np.zeros(2, np.int64)
@@ -51,6 +51,7 @@ class Operations:
     hosts: dict[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     inferred: tuple[str, ...] = ()
+    num_workers: int | None = None
 
     def __post_init__(self) -> None:
         for column in ("rank", "lane", "step", "name", "meeting", "side"):

@@ -24,6 +24,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
     hosts: dict[int, str] = {}
     idle: defaultdict[str, float] = defaultdict(float)
     shares: list[float] = []
+    loads_here = False
     ungrouped = calls = 0
     for path in paths:
         try:
@@ -49,6 +50,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
         ranks[rank] = rows if before is None else _joined([before, rows])
         if trace.host_name:
             hosts[rank] = trace.host_name
+        loads_here |= trace.loads_here
         ungrouped += trace.ungrouped
         calls += int(((rows["side"] != TOGETHER) & (rows["peer"] < 0)).sum())
     if not ranks:
@@ -65,6 +67,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
     return Operations(
         columns["rank"], columns["lane"], columns["step"], columns["name"], columns["begin"],
         columns["end"], _meetings(columns), columns["side"], tuple(names), {}, hosts, notes,
+        num_workers=0 if loads_here else None,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...core.ranges import ranks_text
 from ...core.units import count_text, time_text
 from ..verdict.text import causes_line, ending_lines, wrapped
+from .suspects import FREE
 
 if TYPE_CHECKING:
     from .result import ReplayFinding, ReplayVerdict
@@ -97,7 +98,8 @@ def _who(one: ReplayFinding) -> str:
 def _body(one: ReplayFinding, verdict: ReplayVerdict) -> Iterator[str]:
     for row in one.evidence:
         took, usual = time_text(row.took_ns * 1e-6), time_text(row.usual_ns * 1e-6)
-        yield f"{100 * row.share:.0f} % of it in {row.name}: {took} each time; {_else(one)} {usual}"
+        instead = "" if one.claim in FREE else f"; {_else(one)} {usual}"
+        yield f"{100 * row.share:.0f} % of it in {row.name}: {took} each time{instead}"
     if one.steps and len(one.steps) < verdict.judged_steps:
         yield f"in {count_text(len(one.steps), 'step')}{_every(one.steps)}: {_numbers(one.steps)}"
     if "causes" in one.detail:

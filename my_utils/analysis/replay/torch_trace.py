@@ -40,6 +40,7 @@ AWAITED = COLLECTIVES + 1
 INPUT = "input"
 FRAME_LEAST = 0.95  # of a step
 LOADER = "enumerate(DataLoader)"  # as torch names the wait for a batch
+LOADS_HERE = "_SingleProcessDataLoaderIter"  # with num_workers=0
 
 
 class Words(dict[Any, int]):
@@ -62,6 +63,7 @@ class Trace:
         self.launched: dict[int, int] = {}
         self.main: set[int] = set()
         self._threads = Words()
+        self.loads_here = False
         self.idle: dict[str, float] = {}
         self.idle_share = 0.0
         self.ungrouped = self.left_out = 0
@@ -99,7 +101,9 @@ class Trace:
         elif category in ON_HOST:
             if name.startswith("autograd::engine"):
                 self.main.add(thread)
-            name = INPUT if name.startswith(LOADER) else name
+            if name.startswith(LOADER):
+                self.loads_here |= LOADS_HERE in name
+                name = INPUT
             self._add(self.host, thread, name, begin, end, args)
         elif str(category).endswith(LAUNCHES) and "correlation" in args:
             self.launched[int(args["correlation"])] = begin

@@ -113,6 +113,7 @@ def test_a_gpu_that_waits_for_batches_is_bound_by_input(tmp_path: Path) -> None:
     assert isinstance(first, ReplayFinding)
     assert (first.claim, first.evidence[0].name) == ("input", "input")
     assert first.saves_ns_a_step == pytest.approx(30e6, rel=0.05)
+    assert verdict.next_step() == "num_workers=4 in the DataLoader, now 0"
     text = " ".join(" ".join(verdict.lines()).split())
     assert re.search(
         r"the device is idle 7\d % of the time, while the host is in input 7\d %", text
