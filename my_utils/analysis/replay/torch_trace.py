@@ -35,6 +35,7 @@ BATCH = "SendRecv"  # kernels of sends and receives, and of all_to_all
 WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 NAME_MAX = 80
 NUMBER_MAX = 1 << 62
+WAITS_LEAST = 0.8  # of a collective, in which its thread runs nothing
 COLLECTIVES = 1 << 20  # lanes from here on
 AWAITED = COLLECTIVES + 1
 INPUT = "input"
@@ -165,7 +166,11 @@ class Trace:
         lane, name, begin, end, group, side, peer = (
             one[kept] for one in (lane, name, begin, end, group, side, peer)
         )
-        which, begin, end = _pieces(lane, begin, end, np.isin(name, waiting))
+        lanes, begins, ends = _waits_inside(lane, begin, end)
+        waits = np.r_[np.isin(name, waiting), np.ones(len(lanes), np.bool_)]
+        which, begin, end = _pieces(
+            np.r_[lane, lanes], np.r_[begin, begins], np.r_[end, ends], waits
+        )
         return lane[which], name[which], begin, end, group[which], side[which], peer[which], begin
 
     def _inputs(self) -> list[int]:
@@ -177,11 +182,7 @@ class Trace:
         windows = np.array(sorted(self.steps.values())).reshape(-1, 2)
         at = np.maximum(np.searchsorted(windows[:, 0], begin, "right") - 1, 0)
         is_frame = end - begin > FRAME_LEAST * (windows[at, 1] - windows[at, 0])
-        order = np.lexsort((-end, begin, lane))
-        has_others = np.zeros(len(lane), np.bool_)
-        before, after = order[:-1], order[1:]
-        has_others[before] = (lane[before] == lane[after]) & (begin[after] < end[before])
-        frames: Flags = is_frame & has_others
+        frames: Flags = is_frame & _has_others(lane, begin, end)
         return frames
 
     def _of_device(self) -> tuple[Ints, ...]:
@@ -238,6 +239,38 @@ def _short(name: str) -> str:
     return (
         re.split(r"[<(]", name.removeprefix("void "), maxsplit=1)[0][:NAME_MAX] or name[:NAME_MAX]
     )
+
+
+def _has_others(lane: Ints, begin: Ints, end: Ints) -> Flags:
+    """Which slices have others of their lane in them."""
+    order = np.lexsort((-end, begin, lane))
+    found = np.zeros(len(lane), np.bool_)
+    before, after = order[:-1], order[1:]
+    found[before] = (lane[before] == lane[after]) & (begin[after] < end[before])
+    return found
+
+
+def _waits_inside(lane: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """The collectives that begin and end in one outermost slice of a thread which runs nothing
+    meanwhile: the lane of the thread, when it begins to wait, and when that ends."""
+    found = []
+    leaf = ~_has_others(lane, begin, end)
+    called = lane == COLLECTIVES
+    first, last = begin[called], end[called]
+    for one in np.unique(lane[~called]).tolist():
+        here = lane == one
+        order = np.lexsort((-end[here], begin[here]))
+        begins, ends = begin[here][order], end[here][order]
+        outer = np.r_[True, begins[1:] >= np.maximum.accumulate(ends)[:-1]]
+        at = np.searchsorted(begins[outer], first, "right") - 1
+        inside = (at >= 0) & (last <= ends[outer][np.maximum(at, 0)])
+        idle = Idle(begin[here & leaf], end[here & leaf]).within(first, last)
+        waits = inside & (idle >= WAITS_LEAST * (last - first))
+        found.append((np.full(int(waits.sum()), one), first[waits], last[waits]))
+    if not found:
+        return lane[:0], begin[:0], end[:0]
+    lanes, begins, ends = (np.concatenate(column) for column in zip(*found, strict=True))
+    return lanes, begins, ends
 
 
 def _pieces(lane: Ints, begin: Ints, end: Ints, waits: Flags) -> tuple[Ints, Ints, Ints]:

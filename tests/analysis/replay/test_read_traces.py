@@ -330,6 +330,45 @@ def test_else_who_waits_for_whom_is_not_known(tmp_path: Path) -> None:
     assert "receives whose senders are not known" in verdict.lines()[0]
 
 
+SHARDED = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.profiler import ProfilerActivity, profile, schedule
+torch.set_num_threads(1)
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+    def forward(self, x):
+        time.sleep(0.03 if rank == 1 else 0.005)
+        return self.linear(x)
+model = torch.nn.Sequential(Block(), Block())
+for block in model:
+    fully_shard(block, mesh=init_device_mesh("cpu", (world,)))
+with profile(activities=[ProfilerActivity.CPU],
+             schedule=schedule(wait=1, warmup=1, active=7, repeat=1),
+             on_trace_ready=lambda done: done.export_chrome_trace(f"rank-{rank}.json")) as profiler:
+    for _ in range(10):
+        model(torch.randn(4, 64)).sum().backward()
+        profiler.step()
+dist.barrier()
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_waits_of_fsdp2_are_no_work_of_the_rank_that_waits(tmp_path: Path) -> None:
+    """It waits inside its own slices, in the next block and again in backward."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    run_ranks(SHARDED, 2, tmp_path)
+    first = verdict_of([str(tmp_path)]).findings[0]
+    assert isinstance(first, ReplayFinding)
+    assert (first.claim, first.ranks) == ("slow rank", (1,))
+    assert first.evidence[0].name == "before aten::linear"
+    assert first.saves_ns_a_step == pytest.approx(50e6, rel=0.35)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [TRAINING, TENSOR_PARALLEL], ids=["ddp", "tensor parallel"])
 def test_a_real_job_on_gloo_names_the_rank_whose_input_is_slow(code: str, tmp_path: Path) -> None:
