@@ -86,7 +86,7 @@ def _judge(
     if _leave_too_early(graph) or verdict.replay_off > OFF_MAX:
         verdict.reason = (
             f"in {graph.too_early} of {len(graph.meeting_name)} meetings a rank leaves before the "
-            f"last one has come, so the clocks of the ranks differ; replayed unchanged the steps "
+            f"last one has come, so clocks differ, or others meet; replayed unchanged the steps "
             f"are off by up to {100 * verdict.replay_off:.2g} %"
         )
         return
