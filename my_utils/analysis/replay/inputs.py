@@ -100,15 +100,13 @@ def _replayed(run: RunData, warmup: int | None) -> Verdict | None:
     if operations is None:
         return None
     operations = operations.kept(np.isin(operations.step, run.steps))
+    workers = run.workload.get("num_workers", "")
+    operations.num_workers = int(workers) if workers.isdecimal() else None
     verdict = judge_operations(operations, run.paths, warmup, LEAST_SHARE)
     if verdict.status == "not judged":
         return None
     verdict.command, verdict.running = tuple(run.command), run.running
     verdict.ending = run.ending
-    workers = run.workload.get("num_workers", "")
-    for one in verdict.findings:
-        if one.kind == "input" and workers.isdecimal():
-            one.detail["num_workers"] = int(workers)
     _add_recorded_causes(run, verdict)
     verdict.attempts, verdict.older_attempts = run.attempts, run.older_attempts
     verdict.notes += run.problems

@@ -143,7 +143,8 @@ class Trace:
         numbers = np.array(sorted(self.steps))
         windows = np.array([self.steps[one] for one in numbers.tolist()]).reshape(-1, 2)
         on_device = len(self.device[0]) > 0
-        columns = self._of_device() if on_device else self._of_host()
+        threads = self._of_threads()
+        columns = self._of_device(threads) if on_device else self._of_host(threads)
         lane, name, begin, end, group, side, peer, launch = columns
         at = np.searchsorted(windows[:, 0], launch, "right") - 1
         inside = (at >= 0) & (launch < windows[np.maximum(at, 0), 1])
@@ -154,18 +155,21 @@ class Trace:
         ends = self._ends(found, numbers, windows, on_device)
         return {key: np.concatenate([value, ends[key]]) for key, value in found.items()}
 
-    def _of_host(self) -> tuple[Ints, ...]:
-        """The outermost slices of the threads that ran forward and backward, as `rows` needs
-        them."""
-        lane, name, begin, end, group, side, peer, _ = (
-            np.array(one, np.int64) for one in self.host
-        )
-        waiting = [number for word, number in self._names.items() if word in WAITS]
+    def _of_threads(self) -> list[Ints]:
+        """The slices of the threads that ran forward and backward, and gloo's collectives, without
+        correlations."""
+        columns = [np.array(one, np.int64) for one in self.host[:-1]]
+        lane = columns[0]
         kept = np.isin(lane, sorted(self.main)) | (lane == COLLECTIVES)
-        kept &= ~self._is_frame(lane, begin, end) | np.isin(name, self._inputs())
-        lane, name, begin, end, group, side, peer = (
-            one[kept] for one in (lane, name, begin, end, group, side, peer)
-        )
+        return [one[kept] for one in columns]
+
+    def _of_host(self, threads: list[Ints]) -> tuple[Ints, ...]:
+        """The outermost ones of these slices, as `rows` needs them."""
+        lane, name, begin, end, *_ = threads
+        waiting = [number for word, number in self._names.items() if word in WAITS]
+        is_frame = self._is_frame(lane, begin, end) & (lane != COLLECTIVES)
+        kept = ~is_frame | self._is_input(name)
+        lane, name, begin, end, group, side, peer = (one[kept] for one in threads)
         lanes, begins, ends = _waits_inside(lane, begin, end)
         waits = np.r_[np.isin(name, waiting), np.ones(len(lanes), np.bool_)]
         which, begin, end = _pieces(
@@ -173,8 +177,9 @@ class Trace:
         )
         return lane[which], name[which], begin, end, group[which], side[which], peer[which], begin
 
-    def _inputs(self) -> list[int]:
-        return [at for word, at in self._names.items() if kind_of_stage(word) == INPUT]
+    def _is_input(self, name: Ints) -> Flags:
+        inputs = [at for word, at in self._names.items() if kind_of_stage(word) == INPUT]
+        return np.isin(name, inputs)
 
     def _is_frame(self, lane: Ints, begin: Ints, end: Ints) -> Flags:
         """Which slices are as long as most of a step and have others in them: an annotation around
@@ -185,25 +190,24 @@ class Trace:
         frames: Flags = is_frame & _has_others(lane, begin, end)
         return frames
 
-    def _of_device(self) -> tuple[Ints, ...]:
+    def _of_device(self, threads: list[Ints]) -> tuple[Ints, ...]:
         """What the device did, launched in its step, and the batches that it waited for."""
         lane, name, begin, end, group, side, peer, correlation = (
             np.array(one, np.int64) for one in self.device
         )
         known = np.array([self.launched.get(one, -1) for one in correlation.tolist()])
         launch = np.where(known >= 0, known, begin)
-        idle, host = Idle(begin, end), self._of_host()
+        idle, host = Idle(begin, end), self._of_host(threads)
         self.idle_share = idle.share
         waited = np.bincount(host[1], idle.within(*host[2:4]), len(self._names)) / idle.span_ns
         self.idle = {word: waited[at] for word, at in self._names.items() if waited[at]}
         columns = (lane, name, begin, end, group, side, peer, launch)
-        return tuple(map(np.concatenate, zip(columns, self._awaited(idle), strict=True)))
+        return tuple(map(np.concatenate, zip(columns, self._awaited(idle, threads), strict=True)))
 
-    def _awaited(self, idle: Idle) -> tuple[Ints, ...]:
+    def _awaited(self, idle: Idle, threads: list[Ints]) -> tuple[Ints, ...]:
         """The part of each batch in which the device had nothing to do, up to its end."""
-        lane, name, first, last = (np.array(one, np.int64) for one in self.host[:4])
-        kept = np.isin(name, self._inputs()) & np.isin(lane, sorted(self.main))
-        lane, name, first, last = (one[kept] for one in (lane, name, first, last))
+        kept = self._is_input(threads[1])
+        lane, name, first, last = (one[kept] for one in threads[:4])
         which, launch, end = _pieces(lane, first, last, np.zeros(len(lane), np.bool_))
         begin = np.maximum(launch, idle.since(end))
         waits = begin < end

@@ -302,6 +302,23 @@ def test_receives_of_unknown_senders_accuse_nobody(tmp_path: Path) -> None:
     assert "receives whose senders are not known" in verdict.lines()[0]
 
 
+def test_a_collective_as_long_as_a_step_is_no_frame(tmp_path: Path) -> None:
+    """Another one begins and ends while it waits."""
+    for rank in range(2):
+        events = []
+        for step in range(STEPS):
+            begin = step * 40_000.0
+            events += [
+                slice_of("user_annotation", f"ProfilerStep#{step}", begin, begin + 40_000),
+                slice_of("cpu_op", "aten::linear", begin + 10, begin + 20_000),
+                slice_of("user_annotation", "gloo:all_reduce", begin + 50, begin + 39_900, tid=2),
+                slice_of("user_annotation", "gloo:broadcast", begin + 500, begin + 900, tid=3),
+            ]
+        write_trace(tmp_path, rank, events, 2)
+    operations = read_traces([str(path) for path in sorted(tmp_path.iterdir())])
+    assert (operations.meeting >= 0).sum() == 2 * 2 * STEPS
+
+
 def batch_traces(folder: Path, ranks: int) -> list[str]:
     """Kernels of calls in a batch name no rank; the third one ends before the first one comes."""
     for rank in range(ranks):
