@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -226,10 +227,30 @@ def test_traces_of_other_projects_are_read_and_accuse_nobody() -> None:
         assert verdict.status == "ok" or verdict.reason
 
 
-TRAINING = """
-from torch.nn.parallel import DistributedDataParallel
+def profiled(setup: str, batches: str, body: str, wait: int, active: int) -> str:
+    """A rank's script: torch's profiler writes a trace of steps of the loop; wait, active: of its
+    schedule. Threads of gloo end some processes with an abort, so the exit runs nothing more."""
+    return f"""
 from torch.profiler import ProfilerActivity, profile, schedule
 torch.set_num_threads(1)
+def write(done):
+    done.export_chrome_trace(f"rank-{{rank}}.json")
+{setup}
+with profile(activities=[ProfilerActivity.CPU],
+             schedule=schedule(wait={wait}, warmup=1, active={active}, repeat=1),
+             on_trace_ready=write) as profiler:
+    {batches}
+{textwrap.indent(body.strip(), " " * 8)}
+        profiler.step()
+dist.barrier()
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+TRAINING = profiled(
+    """
+from torch.nn.parallel import DistributedDataParallel
 model = DistributedDataParallel(torch.nn.Linear(16, 16))
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
@@ -237,59 +258,51 @@ class Rows(torch.utils.data.Dataset):
     def __getitem__(self, index):
         time.sleep(0.06 if rank == 1 else 0.01)
         return torch.randn(4, 16)
-with profile(activities=[ProfilerActivity.CPU],
-             schedule=schedule(wait=0, warmup=1, active=6, repeat=1),
-             on_trace_ready=lambda done: done.export_chrome_trace(f"rank-{rank}.json")) as profiler:
-    for batch in torch.utils.data.DataLoader(Rows(), batch_size=None):
-        model(batch).sum().backward()
-        profiler.step()
-dist.barrier()
-sys.stdout.flush()
-os._exit(0)  # threads of gloo end some processes with an abort
-"""
+""",
+    "for batch in torch.utils.data.DataLoader(Rows(), batch_size=None):",
+    """
+model(batch).sum().backward()
+""",
+    wait=0,
+    active=6,
+)
 
 
-TENSOR_PARALLEL = """
+TENSOR_PARALLEL = profiled(
+    """
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import parallel
-from torch.profiler import ProfilerActivity, profile, schedule
-torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
 plan = {"0": parallel.ColwiseParallel(), "1": parallel.RowwiseParallel()}
 model = parallel.parallelize_module(model, init_device_mesh("cpu", (world,)), plan)
-with profile(activities=[ProfilerActivity.CPU],
-             schedule=schedule(wait=1, warmup=1, active=7, repeat=1),
-             on_trace_ready=lambda done: done.export_chrome_trace(f"rank-{rank}.json")) as profiler:
-    for _ in range(10):
-        with torch.profiler.record_function("input"):
-            time.sleep(0.06 if rank == 1 else 0.002)
-        model(torch.randn(16, 64)).sum().backward()
-        profiler.step()
-dist.barrier()
-sys.stdout.flush()
-os._exit(0)
-"""
+""",
+    "for _ in range(10):",
+    """
+with torch.profiler.record_function("input"):
+    time.sleep(0.06 if rank == 1 else 0.002)
+model(torch.randn(16, 64)).sum().backward()
+""",
+    wait=1,
+    active=7,
+)
 
 
-PIPELINE = """
-from torch.profiler import ProfilerActivity, profile, schedule
-torch.set_num_threads(1)
-with profile(activities=[ProfilerActivity.CPU],
-             schedule=schedule(wait=0, warmup=1, active=5, repeat=1),
-             on_trace_ready=lambda done: done.export_chrome_trace(f"rank-{rank}.json")) as profiler:
-    for _ in range(7):
-        batch = torch.zeros(16)
-        if rank > 0:
-            dist.recv(batch, rank - 1)
-        with torch.profiler.record_function("forward"):
-            time.sleep(0.06 if rank == 1 else 0.01)
-        if rank < world - 1:
-            dist.send(batch, rank + 1)
-        profiler.step()
-dist.barrier()
-sys.stdout.flush()
-os._exit(0)
-"""
+PIPELINE = profiled(
+    """
+""",
+    "for _ in range(7):",
+    """
+batch = torch.zeros(16)
+if rank > 0:
+    dist.recv(batch, rank - 1)
+with torch.profiler.record_function("forward"):
+    time.sleep(0.06 if rank == 1 else 0.01)
+if rank < world - 1:
+    dist.send(batch, rank + 1)
+""",
+    wait=0,
+    active=5,
+)
 
 
 @pytest.mark.slow
@@ -347,11 +360,10 @@ def test_else_who_waits_for_whom_is_not_known(tmp_path: Path) -> None:
     assert "receives whose senders are not known" in verdict.lines()[0]
 
 
-SHARDED = """
+SHARDED = profiled(
+    """
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.profiler import ProfilerActivity, profile, schedule
-torch.set_num_threads(1)
 class Block(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -362,16 +374,14 @@ class Block(torch.nn.Module):
 model = torch.nn.Sequential(Block(), Block())
 for block in model:
     fully_shard(block, mesh=init_device_mesh("cpu", (world,)))
-with profile(activities=[ProfilerActivity.CPU],
-             schedule=schedule(wait=1, warmup=1, active=7, repeat=1),
-             on_trace_ready=lambda done: done.export_chrome_trace(f"rank-{rank}.json")) as profiler:
-    for _ in range(10):
-        model(torch.randn(4, 64)).sum().backward()
-        profiler.step()
-dist.barrier()
-sys.stdout.flush()
-os._exit(0)
-"""
+""",
+    "for _ in range(10):",
+    """
+model(torch.randn(4, 64)).sum().backward()
+""",
+    wait=1,
+    active=7,
+)
 
 
 @pytest.mark.slow
