@@ -7,9 +7,9 @@
  * one before it returns, and "raised" when a pass meanwhile raises; and `_is_copy(module)`, asked
  * when another module than the attached one has the hooks.
  *
- * torch does not call `after` when what was raised is no Exception, such as a KeyboardInterrupt. So
- * a pass is identified by the frame that called its hooks. A pass whose frame does not run any more
- * was interrupted.
+ * torch does not call `after` when what was raised is not an Exception, such as a
+ * KeyboardInterrupt. So a pass is identified by the frame that called its hooks. A pass whose frame
+ * does not run any more was interrupted.
  *
  * While one thread opens the window, other threads that begin a pass or close the window wait until
  * it is open. So the window contains the whole pass, and there is a window to close.
@@ -39,7 +39,7 @@ struct passes {
     bool told;            /* that a copy runs */
     unsigned long opener; /* a thread */
     struct pass *running; /* owned: one a thread at most */
-    size_t count, room;
+    size_t count, capacity;
 };
 
 /* --- running passes ----------------------------------------------------------------------- */
@@ -69,15 +69,15 @@ static struct pass *pass_of_thread(struct passes *self) {
 }
 
 static int note_pass(struct passes *self, int64_t number, PyFrameObject *frame) {
-    if (self->count == self->room) {
-        size_t room = self->room == 0 ? 4 : self->room * 2;
-        struct pass *running = PyMem_Realloc(self->running, room * sizeof *running);
+    if (self->count == self->capacity) {
+        size_t capacity = self->capacity == 0 ? 4 : self->capacity * 2;
+        struct pass *running = PyMem_Realloc(self->running, capacity * sizeof *running);
         if (running == NULL) {
             PyErr_NoMemory();
             return -1;
         }
         self->running = running;
-        self->room = room;
+        self->capacity = capacity;
     }
     self->running[self->count++] = (struct pass){
         .thread = PyThread_get_thread_ident(),

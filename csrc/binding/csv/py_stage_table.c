@@ -158,8 +158,8 @@ static PyObject *notes_result_of(const struct mu_stage_table *table, PyObject *e
                          "clock_error_ns", (long long)process->clock_error_ns);
 }
 
-/* A part that cannot be read, or is no profile CSV, adds a message to `errors`. The other parts are
- * read. */
+/* A part that cannot be read, or is not a profile CSV, adds a message to `errors`. The other parts
+ * are read. */
 static int read_part(struct mu_stage_table *table, PyObject *part, PyObject *errors) {
     struct mu_py_wait wait;
     struct mu_csv_input input = {.should_stop = mu_py_signal_raised, .stop_context = &wait};

@@ -30,7 +30,7 @@ static int take_rows(PyObject *values, PyObject *trimmed, Py_buffer *view,
 }
 
 /* Room for so many rows of figures. */
-static PyObject *room(const struct mu_step_rows *rows, size_t count) {
+static PyObject *new_figures(const struct mu_step_rows *rows, size_t count) {
     if (rows->figures > (size_t)PY_SSIZE_T_MAX / sizeof(double) / count) {
         return PyErr_NoMemory();
     }
@@ -57,7 +57,7 @@ static PyObject *trimmed_means(PyObject *Py_UNUSED(module), PyObject *const *arg
         return NULL;
     }
     struct mu_error err;
-    PyObject *found = room(&rows, 1);
+    PyObject *found = new_figures(&rows, 1);
     if (found != NULL) {
         int code;
         Py_BEGIN_ALLOW_THREADS code =
@@ -92,7 +92,7 @@ static PyObject *block_bootstrap(PyObject *Py_UNUSED(module), PyObject *const *a
         return NULL;
     }
     struct mu_error err;
-    PyObject *found = room(&rows, draws.count);
+    PyObject *found = new_figures(&rows, draws.count);
     if (found != NULL) {
         int code;
         Py_BEGIN_ALLOW_THREADS code =

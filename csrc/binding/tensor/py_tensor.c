@@ -512,13 +512,13 @@ static int add_item(struct mu_state *state, PyObject *object, const char *name,
 /* Making a view may run code that changes the list, so its length is read each time. */
 static int add_items(struct mu_state *state, PyObject *list, const char *name,
                      struct mu_py_tensors *out) {
-    Py_ssize_t room = PySequence_Fast_GET_SIZE(list);
-    out->items = PyMem_New(struct mu_py_tensor, (size_t)(room > 0 ? room : 1));
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(list);
+    out->items = PyMem_New(struct mu_py_tensor, (size_t)(length > 0 ? length : 1));
     if (out->items == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    for (Py_ssize_t i = 0; i < room && i < PySequence_Fast_GET_SIZE(list); i++) {
+    for (Py_ssize_t i = 0; i < length && i < PySequence_Fast_GET_SIZE(list); i++) {
         PyObject *object = Py_NewRef(PySequence_Fast_GET_ITEM(list, i));
         int status = add_item(state, object, name, out);
         Py_DECREF(object);
@@ -568,7 +568,7 @@ PyDoc_STRVAR(
     "Whether all elements of a torch tensor are in memory, on any device.\n\n"
     "False where they are not in one storage (sparse, quantized, wrapper subclasses), where it\n"
     "has no bytes (meta and fake tensors), and where it was freed or cut. An address says less:\n"
-    "that of a slice is not 0 where the storage begins at 0. TypeError for what is no torch\n"
+    "that of a slice is not 0 where the storage begins at 0. TypeError for what is not a torch\n"
     "tensor.");
 
 static PyObject *has_memory(PyObject *module, PyObject *tensor) {

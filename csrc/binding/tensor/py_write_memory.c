@@ -75,7 +75,7 @@ PyDoc_STRVAR(write_memory_doc,
              "fd: open for writing. addresses and sizes: a tuple of int each, of one length; the\n"
              "caller keeps that memory alive until the function returns. Lets the GIL go.\n\n"
              "Raises OSError, when some of it may be written; TypeError and ValueError for what\n"
-             "is no tuple or do not match.");
+             "is not a tuple or do not match.");
 
 static PyMethodDef functions[] = {
     {"write_memory", write_memory, METH_VARARGS, write_memory_doc},

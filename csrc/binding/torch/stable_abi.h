@@ -52,7 +52,7 @@ struct mu_torch {
     /* From libtorch_cuda.so; NULL in a torch without CUDA. */
     int32_t (*get_current_cuda_stream)(int32_t device_index, void **out);
 
-    /* torch's numbers for types and devices. They are no part of the ABI, so torch is asked for
+    /* torch's numbers for types and devices. They are not part of the ABI, so torch is asked for
      * them at run time. */
     int32_t device_cpu;
     int32_t device_cuda;

@@ -167,14 +167,14 @@ static void nan_inf_kernel(uint64_t *stack, uint64_t arguments, uint64_t results
 }
 
 /* "[2, 3]" */
-static const char *shape_text(const struct mu_tensor *view, char *text, size_t room) {
-    size_t length = (size_t)snprintf(text, room, "[");
-    for (int dim = 0; dim < view->ndim && length < room; dim++) {
-        length += (size_t)snprintf(text + length, room - length, "%s%lld", dim > 0 ? ", " : "",
+static const char *shape_text(const struct mu_tensor *view, char *text, size_t capacity) {
+    size_t length = (size_t)snprintf(text, capacity, "[");
+    for (int dim = 0; dim < view->ndim && length < capacity; dim++) {
+        length += (size_t)snprintf(text + length, capacity - length, "%s%lld", dim > 0 ? ", " : "",
                                    (long long)view->shape[dim]);
     }
-    if (length < room) {
-        snprintf(text + length, room - length, "]");
+    if (length < capacity) {
+        snprintf(text + length, capacity - length, "]");
     }
     return text;
 }

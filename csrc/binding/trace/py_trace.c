@@ -143,7 +143,7 @@ static PyObject *summary_of(const struct mu_converter *converter, PyObject *erro
         "offsets", offsets, "errors", errors);
 }
 
-/* Without the GIL. A part that is no profile CSV, or cannot be read, is left out. */
+/* Without the GIL. A part that is not a profile CSV, or cannot be read, is left out. */
 static int convert_part(struct mu_converter *converter, struct conversion *conversion,
                         const struct mu_csv_input *input, struct mu_error *err) {
     conversion->wait.saved = PyEval_SaveThread();

@@ -58,7 +58,7 @@ static inline int64_t mu_digits_of_few(const char *text, size_t count) {
 
 #endif
 
-/* -1 when it is no hexadecimal digit. */
+/* -1 when it is not a hexadecimal digit. */
 static inline int mu_digits_hex(char digit) {
     if (digit >= '0' && digit <= '9') {
         return digit - '0';

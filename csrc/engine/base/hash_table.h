@@ -49,7 +49,7 @@ static inline uint32_t mu_hash_fold(uint64_t hash) {
 /* Whether the key with that number among `keys` is `key`. */
 typedef bool mu_hash_same(const void *keys, uint32_t number, const void *key);
 
-/* The number of `key`, or 0 when it is not there. Inline, so that `same` is no call. */
+/* The number of `key`, or 0 when it is not there. Inline, so that `same` is not a call. */
 __attribute__((always_inline)) static inline uint32_t
 mu_hash_table_find(const struct mu_hash_table *table, uint64_t hash, mu_hash_same *same,
                    const void *keys, const void *key) {

@@ -51,7 +51,7 @@ int mu_above_streams(int fd) {
 struct mu_file_id mu_file_id(int fd) {
     struct stat found = {0};
     int rc = fstat(fd, &found);
-    (void)rc; /* a descriptor that is not open is no file, and never the same one */
+    (void)rc; /* a descriptor that is not open is not a file, and never the same one */
     return (struct mu_file_id){.device = found.st_dev, .inode = found.st_ino};
 }
 

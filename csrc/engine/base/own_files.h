@@ -37,7 +37,7 @@ bool mu_is_file(int fd, struct mu_file_id file);
 void mu_close_file(int fd, struct mu_file_id file);
 
 /* Opens a regular file, whoever owns it. -1 with errno: ELOOP for a symbolic link, EINVAL for what
- * is no regular file. */
+ * is not a regular file. */
 MU_MUST_CHECK int mu_open_regular(const char *path, int flags, mode_t mode);
 
 /* The same for a file that belongs to `user` and has no other name. EPERM for any other. */

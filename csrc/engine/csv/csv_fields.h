@@ -65,7 +65,7 @@ static inline int mu_csv_usable_seconds(struct mu_span text, int64_t *at_ns) {
            *at_ns <= farthest;
 }
 
-/* 0 when the text is no time. */
+/* 0 when the text is not a time. */
 static inline int mu_csv_time(struct mu_second *second, struct mu_span text, int64_t *at_ns) {
     if (text.length == MU_TIME_LENGTH && memcmp(text.text, second->text, MU_SECOND_LENGTH) == 0) {
         int64_t high = mu_csv_small_field((struct mu_span){text.text + MU_SECOND_LENGTH, 8});
@@ -84,7 +84,7 @@ static inline int mu_csv_time(struct mu_second *second, struct mu_span text, int
     return 1;
 }
 
-/* 0 when the text is no whole number. */
+/* 0 when the text is not a whole number. */
 static inline int mu_csv_step(struct mu_span text, int64_t *step) {
     *step = mu_csv_small_field(text);
     if (*step >= 0) {

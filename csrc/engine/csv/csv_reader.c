@@ -20,8 +20,8 @@ enum { OPTIONAL_COLUMNS = 1u << MU_CSV_READABLE_TIME | 1u << MU_CSV_METADATA };
 
 enum { MS_BETWEEN_QUESTIONS = 100 };
 
-/* Waits until the file can be read. One that is no pipe never waits, and what cannot be polled is
- * left to read. */
+/* Waits until the file can be read. One that is not a pipe never waits, and what cannot be polled
+ * is left to read. */
 MU_MUST_CHECK static int await_input(const struct mu_csv_input *input, struct mu_error *err) {
     struct pollfd file = {.fd = input->fd, .events = POLLIN};
     for (;;) {
@@ -35,7 +35,7 @@ MU_MUST_CHECK static int await_input(const struct mu_csv_input *input, struct mu
     }
 }
 
-MU_MUST_CHECK static int read_fd(struct mu_csv_reader *reader, size_t room, size_t *got,
+MU_MUST_CHECK static int read_fd(struct mu_csv_reader *reader, size_t space, size_t *got,
                                  struct mu_error *err) {
     if (reader->input.should_stop != NULL) {
         int code = await_input(&reader->input, err);
@@ -44,7 +44,7 @@ MU_MUST_CHECK static int read_fd(struct mu_csv_reader *reader, size_t room, size
         }
     }
     uint64_t left = reader->input.limit - reader->taken;
-    size_t size = room < left ? room : (size_t)left;
+    size_t size = space < left ? space : (size_t)left;
     ssize_t count;
     do {
         count = size == 0 ? 0 : read(reader->input.fd, reader->buffer + reader->end, size);
@@ -57,9 +57,9 @@ MU_MUST_CHECK static int read_fd(struct mu_csv_reader *reader, size_t room, size
     return MU_OK;
 }
 
-static size_t read_memory(struct mu_csv_reader *reader, size_t room) {
+static size_t read_memory(struct mu_csv_reader *reader, size_t space) {
     size_t left = reader->input.length - (size_t)reader->taken;
-    size_t size = room < left ? room : left;
+    size_t size = space < left ? space : left;
     if (size > 0) {
         memcpy(reader->buffer + reader->end, reader->input.data + reader->taken, size);
     }
@@ -68,13 +68,13 @@ static size_t read_memory(struct mu_csv_reader *reader, size_t room) {
 
 /* Reads once into the free end of the buffer. */
 MU_MUST_CHECK static int read_some(struct mu_csv_reader *reader, struct mu_error *err) {
-    size_t room = reader->capacity - reader->end;
-    room = room < MU_CSV_READ_SIZE ? room : MU_CSV_READ_SIZE;
+    size_t space = reader->capacity - reader->end;
+    space = space < MU_CSV_READ_SIZE ? space : MU_CSV_READ_SIZE;
     size_t got = 0;
     if (reader->input.fd < 0) {
-        got = read_memory(reader, room);
+        got = read_memory(reader, space);
     } else {
-        int code = read_fd(reader, room, &got, err);
+        int code = read_fd(reader, space, &got, err);
         if (code != MU_OK) {
             return code;
         }

@@ -100,7 +100,7 @@ static inline size_t read_number(const char *at, const char *end, size_t before,
         memcpy(&word, at, 8);
     } else if (left > 0 && left + before >= 8) {
         memcpy(&word, end - 8, 8);
-        word >>= 8 * (8 - left); /* NUL is no digit: it ends the number */
+        word >>= 8 * (8 - left); /* NUL is not a digit: it ends the number */
     } else {
         return read_digits(at, end, value);
     }

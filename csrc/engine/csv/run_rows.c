@@ -51,7 +51,7 @@ MU_MUST_CHECK static int reserve(struct mu_run_rows *rows, struct mu_error *err)
     return MU_OK;
 }
 
-/* 0 for what is no number. */
+/* 0 for what is not a number. */
 static int number_of(struct mu_span text, double *number) {
     int64_t whole;
     if (mu_digits_parse(text.text, text.length, 0, &whole) &&

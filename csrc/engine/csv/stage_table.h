@@ -69,7 +69,7 @@ struct mu_stage_table {
 MU_MUST_CHECK int mu_stage_table_init(struct mu_stage_table *table, struct mu_error *err);
 void mu_stage_table_reset(struct mu_stage_table *table);
 
-/* MU_ERR_FORMAT: this part is no profile CSV; the table can go on with the next. */
+/* MU_ERR_FORMAT: this part is not a profile CSV; the table can go on with the next. */
 MU_MUST_CHECK int mu_stage_table_read(struct mu_stage_table *table,
                                       const struct mu_csv_input *input, struct mu_error *err);
 

@@ -77,7 +77,7 @@ MU_MUST_CHECK int mu_cuda_pool_create(struct mu_cuda_pool **out,
 /* Destroys the events of contexts that still live. No span may be begun or ended any more. */
 void mu_cuda_pool_free(struct mu_cuda_pool *pool);
 
-/* Ids are 1 to the capacity; 0 is no span. */
+/* Ids are 1 to the capacity; 0 is not a span. */
 uint32_t mu_cuda_span_begin(struct mu_cuda_pool *pool);
 void mu_cuda_span_end(struct mu_cuda_pool *pool, uint32_t id);
 

@@ -336,20 +336,20 @@ int mu_gpu_compile(struct mu_gpu *gpu, const struct mu_gpu_program *program, int
 
 /* What an image depends on, and the name of its file. */
 static void describe(const struct mu_gpu *gpu, const struct mu_gpu_program *program,
-                     const struct mu_nvrtc_job *job, char *name, size_t name_room, char *key,
-                     size_t key_room) {
-    int length = snprintf(name, name_room, "%s", sources[program->source].name);
+                     const struct mu_nvrtc_job *job, char *name, size_t name_capacity, char *key,
+                     size_t key_capacity) {
+    int length = snprintf(name, name_capacity, "%s", sources[program->source].name);
     const int types[] = {program->a, program->b};
     for (int i = 0; i < 2 && types[i] >= 0; i++) {
-        length += snprintf(name + length, name_room - (size_t)length, "-%s",
+        length += snprintf(name + length, name_capacity - (size_t)length, "-%s",
                            mu_dtype_info(types[i])->name);
     }
-    snprintf(name + length, name_room - (size_t)length, "-%s_%d-nvrtc_%d.%d-%.16s",
+    snprintf(name + length, name_capacity - (size_t)length, "-%s_%d-nvrtc_%d.%d-%.16s",
              job->form == MU_NVRTC_CUBIN ? "sm" : "compute", job->arch, gpu->nvrtc.major,
              gpu->nvrtc.minor, mu_kernel_sources_digest);
-    length = snprintf(key, key_room, "%s %s", name, mu_kernel_sources_digest);
+    length = snprintf(key, key_capacity, "%s %s", name, mu_kernel_sources_digest);
     for (int i = 0; i < job->option_count; i++) {
-        length += snprintf(key + length, key_room - (size_t)length, " %s", job->options[i]);
+        length += snprintf(key + length, key_capacity - (size_t)length, " %s", job->options[i]);
     }
 }
 

@@ -52,7 +52,7 @@ enum { SONAME_COUNT = sizeof(sonames) / sizeof(sonames[0]) };
 /* --- the search --------------------------------------------------------------------------- */
 
 /* The folder of a library that is loaded already, without the last slash. */
-MU_MUST_CHECK static bool folder_of_loaded(const char *name, char *folder, size_t room) {
+MU_MUST_CHECK static bool folder_of_loaded(const char *name, char *folder, size_t capacity) {
     void *library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY);
     struct link_map *map = NULL;
     if (library == NULL) {
@@ -61,7 +61,7 @@ MU_MUST_CHECK static bool folder_of_loaded(const char *name, char *folder, size_
     bool found = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && strrchr(map->l_name, '/') != NULL;
     if (found) {
         int length = (int)(strrchr(map->l_name, '/') - map->l_name);
-        found = snprintf(folder, room, "%.*s", length, map->l_name) < (int)room;
+        found = snprintf(folder, capacity, "%.*s", length, map->l_name) < (int)capacity;
     }
     dlclose(library);
     return found;

@@ -53,8 +53,8 @@ static size_t add_cut(struct mu_hash_part *part, const uint8_t *bytes, size_t co
  * beginning. */
 static size_t add_edge(struct mu_hash_part *part, const uint8_t *bytes, size_t count) {
     uint64_t block = part->end / MU_HASH_BLOCK_BYTES;
-    size_t room = MU_HASH_BLOCK_BYTES - part->end % MU_HASH_BLOCK_BYTES;
-    size_t quads = at_most(count, room) / MU_HASH_QUAD_BYTES;
+    size_t left = MU_HASH_BLOCK_BYTES - part->end % MU_HASH_BLOCK_BYTES;
+    size_t quads = at_most(count, left) / MU_HASH_QUAD_BYTES;
     int side = side_of(part, MU_HASH_BLOCK_BYTES);
     mu_hash_kernel_best()->add_quads(&part->edge[side], bytes, quads, key_at(part->end));
     part->end += quads * MU_HASH_QUAD_BYTES;
@@ -111,8 +111,8 @@ static void add_tensor(struct mu_hash_part *part, const struct mu_tensor *tensor
     int64_t item = mu_dtype_info(tensor->dtype)->size;
     mu_tensor_walk_start(&walk, tensor, (int64_t)from / item, (int64_t)(to - from) / item);
     while (part->end < begin + to) {
-        size_t count, room = MU_HASH_BLOCK_BYTES - part->end % MU_HASH_BLOCK_BYTES;
-        const uint8_t *bytes = mu_tensor_walk_next(&walk, scratch, room, &count);
+        size_t count, left = MU_HASH_BLOCK_BYTES - part->end % MU_HASH_BLOCK_BYTES;
+        const uint8_t *bytes = mu_tensor_walk_next(&walk, scratch, left, &count);
         mu_hash_part_add(part, bytes, count);
     }
 }

@@ -247,8 +247,8 @@ static void say_where_from(const struct mu_journal *journal, uint8_t *fresh) {
 }
 
 /* Copies the parts in use to the new mapping, which then replaces the old one. The magic is written
- * last. So a process that is killed in the middle leaves a file that is no journal, and not a
- * journal with records but without their commits. From then on an old file is no journal, for it
+ * last. So a process that is killed in the middle leaves a file that is not a journal, and not a
+ * journal with records but without their commits. From then on an old file is not a journal, for it
  * says where the new one is. So nobody finds the records twice. */
 MU_MUST_CHECK static int move_to_alone(struct mu_journal *journal, uint8_t *fresh,
                                        const struct next_place *next, struct mu_error *err) {

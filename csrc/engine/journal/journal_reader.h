@@ -51,7 +51,7 @@ MU_MUST_CHECK int mu_journal_image_open(struct mu_journal_image *image, const ui
 MU_MUST_CHECK int mu_journal_image_read(struct mu_journal_image *image, const char *path,
                                         struct mu_error *err);
 
-/* The same for a file that belongs to `user` and is no link; MU_ERR_IO for any other. */
+/* The same for a file that belongs to `user` and is not a link; MU_ERR_IO for any other. */
 MU_MUST_CHECK int mu_journal_image_read_own(struct mu_journal_image *image, const char *path,
                                             uid_t user, struct mu_error *err);
 

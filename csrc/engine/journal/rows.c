@@ -201,8 +201,8 @@ static const char *read_payload(struct mu_rows *rows, const struct mu_buffer_vie
         memcpy(rows->scratch + i * MU_SLOT_BYTES, record_at(view, position + 1 + i), MU_SLOT_BYTES);
     }
     memcpy(payload, rows->scratch, sizeof(*payload));
-    size_t room = bytes - sizeof(*payload);
-    if (payload->name_bytes > room || payload->metadata_bytes > room - payload->name_bytes) {
+    size_t left = bytes - sizeof(*payload);
+    if (payload->name_bytes > left || payload->metadata_bytes > left - payload->name_bytes) {
         return NULL;
     }
     return rows->scratch + sizeof(*payload);

@@ -6,7 +6,7 @@
 #include "process_stacks/line_table.h"
 
 enum {
-    ROOM_FIRST = 256,
+    CAPACITY_FIRST = 256,
     CODE_RECORD_BYTES = 256, /* the most that is read of a code object */
     TEXT_RECORD_BYTES = 96,  /* and of a str without its characters */
     FRAMES_AT_ONCE = MU_MEMORY_PARTS_MAX,
@@ -17,9 +17,9 @@ enum { KIND_SHIFT = 2, KIND_MASK = 7, COMPACT = 1 << 5, ASCII = 1 << 6 };
 
 int mu_frame_names_init(struct mu_frame_names *names, struct mu_error *err) {
     memset(names, 0, sizeof(*names));
-    int code = mu_hash_table_init(&names->code_table, ROOM_FIRST, err);
+    int code = mu_hash_table_init(&names->code_table, CAPACITY_FIRST, err);
     if (code == MU_OK) {
-        code = mu_hash_table_init(&names->place_table, ROOM_FIRST, err);
+        code = mu_hash_table_init(&names->place_table, CAPACITY_FIRST, err);
     }
     if (code != MU_OK) {
         mu_frame_names_reset(names);
@@ -36,17 +36,18 @@ void mu_frame_names_reset(struct mu_frame_names *names) {
 }
 
 /* Makes room for one more item; false when there is none. */
-static bool grow(void **items, uint32_t count, uint32_t *room, uint32_t most, size_t item_bytes) {
-    if (count < *room) {
+static bool grow(void **items, uint32_t count, uint32_t *capacity, uint32_t most,
+                 size_t item_bytes) {
+    if (count < *capacity) {
         return true;
     }
-    uint32_t wanted = *room == 0 ? ROOM_FIRST : *room * 2;
+    uint32_t wanted = *capacity == 0 ? CAPACITY_FIRST : *capacity * 2;
     void *grown = wanted > most ? NULL : realloc(*items, wanted * item_bytes);
     if (grown == NULL) {
         return false;
     }
     *items = grown;
-    *room = wanted;
+    *capacity = wanted;
     return true;
 }
 
@@ -176,7 +177,7 @@ static uint32_t code_number(struct mu_frame_names *names, const struct mu_python
         return found;
     }
     void *codes = names->codes;
-    bool has_room = grow(&codes, names->code_count, &names->code_room, MU_FRAME_CODES_MAX,
+    bool has_room = grow(&codes, names->code_count, &names->code_capacity, MU_FRAME_CODES_MAX,
                          sizeof(*names->codes));
     names->codes = codes;
     if (!has_room || mu_hash_table_reserve(&names->code_table, NULL) != MU_OK) {
@@ -226,7 +227,7 @@ static uint32_t place_number(struct mu_frame_names *names, const struct mu_pytho
         return found;
     }
     void *places = names->places;
-    bool has_room = grow(&places, names->place_count, &names->place_room, MU_FRAME_PLACES_MAX,
+    bool has_room = grow(&places, names->place_count, &names->place_capacity, MU_FRAME_PLACES_MAX,
                          sizeof(*names->places));
     names->places = places;
     if (!has_room || mu_hash_table_reserve(&names->place_table, NULL) != MU_OK) {

@@ -40,7 +40,7 @@ struct mu_frame_place {
 struct mu_frame_names {
     struct mu_code_name *codes;    /* owned; number 1 is codes[0] */
     struct mu_frame_place *places; /* owned; number 1 is places[0] */
-    uint32_t code_count, code_room, place_count, place_room;
+    uint32_t code_count, code_capacity, place_count, place_capacity;
     struct mu_hash_table code_table, place_table;
 };
 

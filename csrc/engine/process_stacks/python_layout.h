@@ -28,7 +28,7 @@ struct mu_python_layout {
         uint32_t instruction;      /* a pointer into the code */
         uint8_t owner_no_function; /* frames of this owner and of those above it belong to no
                                       function; or NO_OWNER */
-        uint8_t code_tag;          /* bits of the pointer to the code that are no part of it */
+        uint8_t code_tag;          /* bits of the pointer to the code that are not part of it */
     } frame;
     struct {
         uint32_t size; /* data that one stack may have, header included */

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 
-enum { ROOM_FIRST = 64 };
+enum { CAPACITY_FIRST = 64 };
 
 int mu_stack_record_init(struct mu_stack_record *record, const struct mu_stack_reader *reader,
                          struct mu_error *err) {
@@ -20,7 +20,7 @@ int mu_stack_record_init(struct mu_stack_record *record, const struct mu_stack_r
     record->walk->memory = &record->memory;
     int code = mu_frame_names_init(&record->names, err);
     if (code == MU_OK) {
-        code = mu_hash_table_init(&record->stack_table, ROOM_FIRST, err);
+        code = mu_hash_table_init(&record->stack_table, CAPACITY_FIRST, err);
     }
     if (code != MU_OK) {
         mu_stack_record_reset(record);
@@ -43,16 +43,16 @@ void mu_stack_record_reset(struct mu_stack_record *record) {
 }
 
 /* Makes room for `more` items; false when there is none. */
-static bool reserve(void **items, uint32_t count, uint32_t more, uint32_t *room, uint32_t most,
+static bool reserve(void **items, uint32_t count, uint32_t more, uint32_t *capacity, uint32_t most,
                     size_t item_bytes) {
-    uint32_t wanted = *room == 0 ? ROOM_FIRST : *room;
+    uint32_t wanted = *capacity == 0 ? CAPACITY_FIRST : *capacity;
     if (more > most - count) {
         return false;
     }
     while (wanted < count + more) {
         wanted *= 2;
     }
-    if (wanted == *room) {
+    if (wanted == *capacity) {
         return true;
     }
     void *grown = realloc(*items, (size_t)wanted * item_bytes);
@@ -60,13 +60,13 @@ static bool reserve(void **items, uint32_t count, uint32_t more, uint32_t *room,
         return false;
     }
     *items = grown;
-    *room = wanted;
+    *capacity = wanted;
     return true;
 }
 
 static bool reserve_ids(struct mu_stack_record *record, uint32_t more) {
     void *items = record->ids;
-    bool has_room = reserve(&items, record->id_count, more, &record->id_room, MU_STACK_IDS_MAX,
+    bool has_room = reserve(&items, record->id_count, more, &record->id_capacity, MU_STACK_IDS_MAX,
                             sizeof(*record->ids));
     record->ids = items;
     return has_room;
@@ -74,15 +74,15 @@ static bool reserve_ids(struct mu_stack_record *record, uint32_t more) {
 
 static bool reserve_stack(struct mu_stack_record *record) {
     void *items = record->stacks;
-    bool has_room = reserve(&items, record->stack_count, 1, &record->stack_room, MU_STACK_IDS_MAX,
-                            sizeof(*record->stacks));
+    bool has_room = reserve(&items, record->stack_count, 1, &record->stack_capacity,
+                            MU_STACK_IDS_MAX, sizeof(*record->stacks));
     record->stacks = items;
     return has_room && mu_hash_table_reserve(&record->stack_table, NULL) == MU_OK;
 }
 
 static bool reserve_sample(struct mu_stack_record *record) {
     void *items = record->samples;
-    bool has_room = reserve(&items, record->sample_count, 1, &record->sample_room,
+    bool has_room = reserve(&items, record->sample_count, 1, &record->sample_capacity,
                             MU_STACK_SAMPLES_MAX, sizeof(*record->samples));
     record->samples = items;
     return has_room;

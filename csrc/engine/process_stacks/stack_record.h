@@ -37,12 +37,12 @@ struct mu_stack_record {
     struct mu_walk *walk; /* owned */
     struct mu_frame_names names;
     uint32_t *ids; /* owned: places of frames, innermost first */
-    uint32_t id_count, id_room;
+    uint32_t id_count, id_capacity;
     struct mu_stack_span *stacks; /* owned; number 1 is stacks[0] */
-    uint32_t stack_count, stack_room;
+    uint32_t stack_count, stack_capacity;
     struct mu_hash_table stack_table;
     struct mu_stack_sample *samples; /* owned */
-    uint32_t sample_count, sample_room;
+    uint32_t sample_count, sample_capacity;
     uint64_t rounds, torn, cut, incomplete, dropped;
     int64_t spent_ns; /* on all rounds */
 };

@@ -28,7 +28,7 @@ struct mu_stack_request {
  * Its struct lives as long as the call. */
 typedef void mu_stack_request_each(void *context, const struct mu_stack_request *request);
 
-/* Reads a control file. Requests that are broken are left out, and so is what is no control
+/* Reads a control file. Requests that are broken are left out, and so is what is not a control
  * file: the training says what is wrong with it when it reads it. */
 void mu_stack_requests(const char *text, size_t length, int rank, mu_stack_request_each *each,
                        void *context);

@@ -58,7 +58,7 @@ void mu_output_free(struct mu_output *output);
 /* Takes the first of `profile_rank_<rank>.csv`, `profile_rank_<rank>.w1.csv`, ... that no living
  * process holds and that this one may write, creates the directory and the file where missing, and
  * cuts a torn last row. `worker` is the number of the name that was taken; 0 is the plain one. A
- * file that is no profile CSV is an error. */
+ * file that is not a profile CSV is an error. */
 MU_MUST_CHECK int mu_output_take_csv(struct mu_output *output, const char *directory, int rank,
                                      int *worker, struct mu_error *err);
 

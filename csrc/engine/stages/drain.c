@@ -113,13 +113,13 @@ static void check_view(const struct mu_buffer_view *view, const struct mu_chunk_
  */
 static bool cut_before_crowd(struct mu_buffer_view *view, uint64_t head) {
     uint64_t oldest = view->held_count > 0 ? view->held[0].position : view->from;
-    uint32_t room = MU_HELD_MAX - view->held_count;
+    uint32_t left = MU_HELD_MAX - view->held_count;
     if (head - oldest > MU_RING_SLOTS / 2) {
         return false;
     }
     for (uint64_t position = view->from; position < view->to;) {
         const struct mu_record *record = &view->ring[position & (MU_RING_SLOTS - 1)];
-        if (record->kind == MU_RECORD_STAGE && record->span != 0 && room-- == 0) {
+        if (record->kind == MU_RECORD_STAGE && record->span != 0 && left-- == 0) {
             view->to = position;
             return true;
         }

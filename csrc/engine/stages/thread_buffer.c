@@ -34,8 +34,8 @@ static inline void check(const struct mu_thread_buffer *buffer) {
     MU_INVARIANT(atomic_load(&chunk->state) == MU_CHUNK_OWNED);
     MU_INVARIANT(atomic_load(&chunk->head) == buffer->head);
     MU_INVARIANT(atomic_load(&chunk->tail) <= buffer->head);
-    MU_INVARIANT(buffer->head <= buffer->room_until);
-    MU_INVARIANT(buffer->room_until - atomic_load(&chunk->tail) <= MU_RING_SLOTS);
+    MU_INVARIANT(buffer->head <= buffer->free_until);
+    MU_INVARIANT(buffer->free_until - atomic_load(&chunk->tail) <= MU_RING_SLOTS);
     if (mu_frames_in_order(buffer)) {
         MU_INVARIANT(atomic_load(&chunk->depth) == buffer->depth);
     }
@@ -324,8 +324,8 @@ SELDOM void call_drain(struct mu_thread_buffer *buffer) {
 
 SELDOM bool make_room(struct mu_thread_buffer *buffer, uint32_t slots) {
     uint64_t tail = atomic_load_explicit(&buffer->chunk->tail, memory_order_acquire);
-    buffer->room_until = tail + MU_RING_SLOTS;
-    if (buffer->head + slots <= buffer->room_until) {
+    buffer->free_until = tail + MU_RING_SLOTS;
+    if (buffer->head + slots <= buffer->free_until) {
         return true;
     }
     MU_RELAXED_ADD(buffer->chunk->dropped, 1);
@@ -335,14 +335,14 @@ SELDOM bool make_room(struct mu_thread_buffer *buffer, uint32_t slots) {
 }
 
 static inline struct mu_record *reserve(struct mu_thread_buffer *buffer, uint32_t slots) {
-    if (unlikely(buffer->head + slots > buffer->room_until) && !make_room(buffer, slots)) {
+    if (unlikely(buffer->head + slots > buffer->free_until) && !make_room(buffer, slots)) {
         return NULL;
     }
     return &buffer->ring[buffer->head & ring_mask];
 }
 
 static inline void publish(struct mu_thread_buffer *buffer, uint32_t slots) {
-    MU_INVARIANT(slots > 0 && buffer->head + slots <= buffer->room_until);
+    MU_INVARIANT(slots > 0 && buffer->head + slots <= buffer->free_until);
     buffer->head += slots;
     atomic_store_explicit(&buffer->chunk->head, buffer->head, memory_order_release);
     if (unlikely(buffer->head >= buffer->wake_at)) {

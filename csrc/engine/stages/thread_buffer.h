@@ -75,7 +75,7 @@ struct mu_thread_buffer {
     struct mu_record *ring;
     const _Atomic uint64_t *rate; /* ns per tick, 24.40 fixed point */
     uint64_t head;
-    uint64_t room_until; /* the ring is known to have room below this position */
+    uint64_t free_until; /* the ring is known to have room below this position */
     uint64_t wake_at;    /* at this position the drain thread is called */
     uint64_t node_next, node_end;
     struct mu_frame *frames; /* owned: the open stages in the order of their starts */

@@ -179,7 +179,7 @@ struct mu_thread_buffer *mu_thread_buffer_new_locked(struct mu_timer *timer) {
     buffer->counter = recorder->counter;
     buffer->head = atomic_load_explicit(&buffer->chunk->head, memory_order_relaxed);
     MU_INVARIANT(atomic_load(&buffer->chunk->tail) == buffer->head); /* of the owner before */
-    buffer->room_until = buffer->head;
+    buffer->free_until = buffer->head;
     buffer->wake_at = buffer->head + MU_RING_SLOTS / 2;
     describe_chunk(recorder, buffer, timer->tag);
     mu_journal_keep_chunk(&recorder->journal, buffer->chunk_index);

@@ -24,7 +24,7 @@ struct frame {
 struct stack {
     uint64_t thread;
     uint32_t depth;
-    uint32_t room;
+    uint32_t capacity;
     struct frame *frames; /* owned */
 };
 
@@ -133,17 +133,17 @@ static struct stack *stack_free(struct mu_module_times *times) {
 
 /* Room for one frame more, or NULL. */
 static struct frame *frame_add(struct stack *stack) {
-    if (stack->depth == stack->room) {
-        uint32_t room = stack->room == 0 ? FIRST_DEPTH : 2 * stack->room;
-        if (room > MU_MODULE_DEPTH_MAX) {
+    if (stack->depth == stack->capacity) {
+        uint32_t capacity = stack->capacity == 0 ? FIRST_DEPTH : 2 * stack->capacity;
+        if (capacity > MU_MODULE_DEPTH_MAX) {
             return NULL;
         }
-        struct frame *grown = realloc(stack->frames, room * sizeof(*grown));
+        struct frame *grown = realloc(stack->frames, capacity * sizeof(*grown));
         if (grown == NULL) {
             return NULL;
         }
         stack->frames = grown;
-        stack->room = room;
+        stack->capacity = capacity;
     }
     return &stack->frames[stack->depth++];
 }

@@ -65,7 +65,7 @@ MU_MUST_CHECK int mu_converter_init(struct mu_converter *converter, struct mu_tr
                                     const struct mu_convert_options *options, struct mu_error *err);
 void mu_converter_reset(struct mu_converter *converter);
 
-/* MU_ERR_FORMAT: this part is no profile CSV; the converter can go on with the next. */
+/* MU_ERR_FORMAT: this part is not a profile CSV; the converter can go on with the next. */
 MU_MUST_CHECK int mu_converter_part(struct mu_converter *converter,
                                     const struct mu_csv_input *input, struct mu_error *err);
 

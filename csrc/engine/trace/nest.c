@@ -44,42 +44,42 @@ int mu_nest_accept(struct mu_nest *nest, struct mu_interval interval) {
 }
 
 /* Where an interval nests: it begins in [from, until], and ends at `last_end` or later. */
-struct room {
+struct bounds {
     int64_t from, until, last_end;
     int64_t error; /* the largest of those that bound it */
 };
 
-static struct room room_for(const struct mu_nest *nest, const struct mu_interval *interval) {
-    struct room room = {INT64_MIN, FARTHEST_NS, -FARTHEST_NS, 0};
+static struct bounds bounds_for(const struct mu_nest *nest, const struct mu_interval *interval) {
+    struct bounds bounds = {INT64_MIN, FARTHEST_NS, -FARTHEST_NS, 0};
     int inner = nest->count;
     while (inner > 0 && nest->kept[inner - 1].called >= interval->called) {
         inner--;
     }
     if (inner > 0) {
-        room.from = nest->kept[inner - 1].end;
-        room.error = nest->kept[inner - 1].error;
+        bounds.from = nest->kept[inner - 1].end;
+        bounds.error = nest->kept[inner - 1].error;
     }
     if (inner < nest->count) {
         const struct mu_interval *first = &nest->kept[inner], *last = &nest->kept[nest->count - 1];
-        room.until = first->begin - 1;
-        room.last_end = last->end;
-        room.error = larger(room.error, larger(first->error, last->error));
+        bounds.until = first->begin - 1;
+        bounds.last_end = last->end;
+        bounds.error = larger(bounds.error, larger(first->error, last->error));
     }
-    return room;
+    return bounds;
 }
 
 struct mu_interval mu_nest_fit(const struct mu_nest *nest, struct mu_interval interval) {
-    struct room room = room_for(nest, &interval);
-    int64_t farthest = interval.error + room.error;
-    int64_t by = smaller(larger(room.last_end - interval.end, 0), room.until - interval.begin);
-    if (interval.begin + by < room.from + SPARE_NS) {
-        by = smaller(room.from - interval.begin, farthest) + SPARE_NS;
-        by = smaller(by, room.until - interval.begin);
+    struct bounds bounds = bounds_for(nest, &interval);
+    int64_t farthest = interval.error + bounds.error;
+    int64_t by = smaller(larger(bounds.last_end - interval.end, 0), bounds.until - interval.begin);
+    if (interval.begin + by < bounds.from + SPARE_NS) {
+        by = smaller(bounds.from - interval.begin, farthest) + SPARE_NS;
+        by = smaller(by, bounds.until - interval.begin);
     }
-    if (llabs(by) > farthest || interval.begin + by < room.from) {
+    if (llabs(by) > farthest || interval.begin + by < bounds.from) {
         return interval;
     }
-    int64_t end = larger(interval.end + by, room.last_end);
+    int64_t end = larger(interval.end + by, bounds.last_end);
     if (end - interval.end > farthest || (by == 0 && end == interval.end)) {
         return interval;
     }
@@ -87,6 +87,6 @@ struct mu_interval mu_nest_fit(const struct mu_nest *nest, struct mu_interval in
         .begin = interval.begin + by,
         .end = end,
         .called = interval.called,
-        .error = larger(interval.error, room.error),
+        .error = larger(interval.error, bounds.error),
     };
 }

@@ -154,10 +154,10 @@ char *mu_sink_make_room(struct mu_sink *sink, size_t size) {
 }
 
 void mu_sink_write(struct mu_sink *sink, const void *data, size_t length) {
-    char *room = mu_sink_reserve(sink, length);
-    if (room != NULL) {
-        memcpy(room, data, length);
-        mu_sink_commit(sink, room + length);
+    char *reserved = mu_sink_reserve(sink, length);
+    if (reserved != NULL) {
+        memcpy(reserved, data, length);
+        mu_sink_commit(sink, reserved + length);
     }
 }
 

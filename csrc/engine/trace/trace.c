@@ -5,7 +5,7 @@
 #include <locale.h>
 #include <stdlib.h>
 
-enum { WRITER_BUFFER = 128 * 1024, EVENT_ROOM = 1024, ROOM_PER_BYTE = 32 };
+enum { WRITER_BUFFER = 128 * 1024, EVENT_BYTES_MAX = 1024, WRITTEN_PER_BYTE = 32 };
 
 int mu_trace_writer_init(struct mu_trace_writer *writer, const struct mu_trace_ops *ops,
                          struct mu_shared_output *output, struct mu_error *err) {
@@ -58,11 +58,11 @@ int mu_trace_is_own_key(struct mu_span key) {
            mu_span_equals(key, "parent_id");
 }
 
-size_t mu_trace_event_room(const struct mu_trace_event *event) {
+size_t mu_trace_event_bytes_max(const struct mu_trace_event *event) {
     size_t text = event->user[0].length + event->user[1].length + event->metadata.length +
                   event->machine.length;
     for (int i = 0; i < event->field_count; i++) {
         text += event->fields[i].text.length;
     }
-    return EVENT_ROOM + (size_t)event->name->json_length * 2 + text * ROOM_PER_BYTE;
+    return EVENT_BYTES_MAX + (size_t)event->name->json_length * 2 + text * WRITTEN_PER_BYTE;
 }

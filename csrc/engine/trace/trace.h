@@ -155,7 +155,7 @@ int mu_trace_is_own_key(struct mu_span key);
 struct mu_span mu_trace_clean(struct mu_trace_writer *writer, struct mu_span text, int place);
 
 /* Upper bound of the bytes that the event takes in any format. */
-size_t mu_trace_event_room(const struct mu_trace_event *event);
+size_t mu_trace_event_bytes_max(const struct mu_trace_event *event);
 
 extern const struct mu_trace_ops mu_trace_json_ops, mu_trace_seed_ops, mu_trace_perfetto_ops;
 

@@ -148,7 +148,7 @@ static void put_end(struct mu_trace_writer *writer, char *out, const struct mu_t
 
 static void write_event(struct mu_trace_writer *writer, const char *phase,
                         const struct mu_track *track, const struct mu_trace_event *event) {
-    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_room(event));
+    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_bytes_max(event));
     if (out == NULL) {
         return;
     }
@@ -166,7 +166,7 @@ static void write_async(struct mu_trace_writer *writer, const struct mu_track *t
                         const struct mu_trace_event *event, int has_end) {
     uint64_t id = ++writer->async_count;
     for (int is_end = 0; is_end <= has_end; is_end++) {
-        char *out = mu_sink_reserve(&writer->sink, mu_trace_event_room(event));
+        char *out = mu_sink_reserve(&writer->sink, mu_trace_event_bytes_max(event));
         if (out == NULL) {
             return;
         }
@@ -191,7 +191,7 @@ static void json_slice(struct mu_trace_writer *writer, struct mu_track *track,
         write_async(writer, track, event, 1);
         return;
     }
-    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_room(event));
+    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_bytes_max(event));
     if (out == NULL) {
         return;
     }
@@ -249,7 +249,7 @@ enum { FLOW_ID_BITS = 48 }; /* readers in JavaScript know no longer integers */
 static void json_flow(struct mu_trace_writer *writer, struct mu_track *track,
                       const struct mu_trace_event *event, uint64_t id, int is_end) {
     json_slice(writer, track, event);
-    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_room(event));
+    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_bytes_max(event));
     if (out == NULL) {
         return;
     }

@@ -81,7 +81,7 @@ enum descriptor_field {
 enum { PROCESS_PID = 1, PROCESS_NAME = 6, PROCESS_LABELS = 8 };
 enum { THREAD_PID = 1, THREAD_TID = 2, THREAD_NAME = 5 };
 enum { MERGE_NONE = 2 };
-enum { NAME_WORDS = MU_TRACE_NAMES_MAX / 64, PACKET_ROOM = 1024 };
+enum { NAME_WORDS = MU_TRACE_NAMES_MAX / 64, PACKET_BYTES_MAX = 1024 };
 
 static char *put_clock(char *out, unsigned id, int64_t value, int is_incremental) {
     char *body;
@@ -165,7 +165,7 @@ static char *put_descriptor(char *out, const struct mu_track *track) {
 }
 
 static void pb_process(struct mu_trace_writer *writer, struct mu_process *process) {
-    char *out = mu_sink_reserve(&writer->sink, PACKET_ROOM), *packet, *body, *inner;
+    char *out = mu_sink_reserve(&writer->sink, PACKET_BYTES_MAX), *packet, *body, *inner;
     if (out == NULL) {
         return;
     }
@@ -185,7 +185,7 @@ static void pb_process(struct mu_trace_writer *writer, struct mu_process *proces
 }
 
 static void start_sequence(struct mu_trace_writer *writer, struct mu_track *track) {
-    char *out = mu_sink_reserve(&writer->sink, PACKET_ROOM), *packet;
+    char *out = mu_sink_reserve(&writer->sink, PACKET_BYTES_MAX), *packet;
     track->names_known = calloc(NAME_WORDS, sizeof(*track->names_known));
     if (out == NULL || track->names_known == NULL) {
         mu_error_no_memory(&writer->sink.error, "names of a track");
@@ -197,7 +197,7 @@ static void start_sequence(struct mu_trace_writer *writer, struct mu_track *trac
     out = put_defaults(out, track->uuid);
     out = put_clocks(out, writer, 1);
     mu_sink_commit(&writer->sink, pb_close(packet, out));
-    out = mu_sink_reserve(&writer->sink, PACKET_ROOM);
+    out = mu_sink_reserve(&writer->sink, PACKET_BYTES_MAX);
     if (out == NULL) {
         return;
     }
@@ -209,7 +209,7 @@ static void start_sequence(struct mu_trace_writer *writer, struct mu_track *trac
 }
 
 static void pb_track(struct mu_trace_writer *writer, struct mu_track *track) {
-    char *out = mu_sink_reserve(&writer->sink, PACKET_ROOM), *packet;
+    char *out = mu_sink_reserve(&writer->sink, PACKET_BYTES_MAX), *packet;
     if (out == NULL) {
         return;
     }
@@ -395,7 +395,7 @@ static char *put_end(char *out, struct mu_trace_writer *writer, struct mu_track 
 
 static void pb_slice(struct mu_trace_writer *writer, struct mu_track *track,
                      const struct mu_trace_event *event) {
-    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_room(event) * 2);
+    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_bytes_max(event) * 2);
     if (out != NULL) {
         out = put_begin(out, writer, track, event);
         mu_sink_commit(&writer->sink, put_end(out, writer, track, event, 0));
@@ -404,7 +404,7 @@ static void pb_slice(struct mu_trace_writer *writer, struct mu_track *track,
 
 static void pb_slice_begin(struct mu_trace_writer *writer, struct mu_track *track,
                            const struct mu_trace_event *event) {
-    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_room(event));
+    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_bytes_max(event));
     if (out != NULL) {
         mu_sink_commit(&writer->sink, put_begin(out, writer, track, event));
     }
@@ -412,7 +412,7 @@ static void pb_slice_begin(struct mu_trace_writer *writer, struct mu_track *trac
 
 static void pb_slice_end(struct mu_trace_writer *writer, struct mu_track *track,
                          const struct mu_trace_event *event) {
-    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_room(event));
+    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_bytes_max(event));
     if (out != NULL) {
         mu_sink_commit(&writer->sink, put_end(out, writer, track, event, 1));
     }
@@ -421,7 +421,7 @@ static void pb_slice_end(struct mu_trace_writer *writer, struct mu_track *track,
 /* flow_field 0: an instant without an arrow. */
 static void write_instant(struct mu_trace_writer *writer, struct mu_track *track,
                           const struct mu_trace_event *event, unsigned flow_field, uint64_t flow) {
-    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_room(event)), *packet, *body;
+    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_bytes_max(event)), *packet, *body;
     if (out == NULL) {
         return;
     }
@@ -449,7 +449,7 @@ static void pb_flow(struct mu_trace_writer *writer, struct mu_track *track,
 
 static void pb_counter(struct mu_trace_writer *writer, struct mu_track *track, int64_t at_ns,
                        struct mu_span number) {
-    char *out = mu_sink_reserve(&writer->sink, PACKET_ROOM), *packet, *body;
+    char *out = mu_sink_reserve(&writer->sink, PACKET_BYTES_MAX), *packet, *body;
     if (out == NULL) {
         return;
     }

@@ -67,7 +67,7 @@ static char *put_args(char *out, struct mu_trace_writer *writer, const struct mu
 
 static void write_event(struct mu_trace_writer *writer, const struct mu_track *track,
                         const struct mu_trace_event *event, char phase) {
-    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_room(event) * 2);
+    char *out = mu_sink_reserve(&writer->sink, mu_trace_event_bytes_max(event) * 2);
     if (out == NULL) {
         return;
     }

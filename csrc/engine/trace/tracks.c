@@ -33,8 +33,8 @@ static uint32_t new_uuid(struct mu_converter *converter) {
 /* Cut on a character, and ended by NUL. */
 static void store_text(char *out, size_t size, struct mu_span text) {
     char clean[1024];
-    size_t bad = 0, room = sizeof(clean) / MU_UTF8_CLEAN_FACTOR;
-    size_t raw_length = text.length < room ? text.length : room;
+    size_t bad = 0, most = sizeof(clean) / MU_UTF8_CLEAN_FACTOR;
+    size_t raw_length = text.length < most ? text.length : most;
     size_t length = mu_utf8_clean(clean, text.text, raw_length, &bad);
     length = mu_utf8_cut(clean, length, size - 1);
     memcpy(out, clean, length);
@@ -220,7 +220,7 @@ static void register_track(struct mu_converter *converter, struct mu_track *trac
     mu_error_kept(mu_id_map_put(&converter->tracks, key, track, &converter->error));
 }
 
-/* Below FIRST_MADE_TID, which fits into 24 bits; 0 is no key. Also when memory is out. */
+/* Below FIRST_MADE_TID, which fits into 24 bits; 0 is not a key. Also when memory is out. */
 static int take_tid(struct mu_converter *converter, const struct mu_process *process, int64_t tid) {
     uint64_t key = ((uint64_t)process->uuid << 24 | (uint64_t)tid) + 1;
     if (mu_id_map_find(&converter->taken_tids, key) != NULL) {

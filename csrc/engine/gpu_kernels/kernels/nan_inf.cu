@@ -36,7 +36,7 @@ MU_DEVICE int is_suspect(uint32_t word, const struct mu_special_rule *rule) {
     return (((word & rule->quick_mask) + rule->quick_add) & rule->quick_top) != 0;
 }
 
-/* Bytes behind the end are zeros, which are no NaN in any type. */
+/* Bytes behind the end are zeros, which are not NaN in any type. */
 MU_DEVICE void count_quad(const struct mu_quad *quad, const struct mu_special_rule *rule,
                           struct special_counts *counts) {
     if (rule->bits == 64) {

@@ -1,4 +1,4 @@
-/* Names of hosts that are no text. */
+/* Names of hosts that are not text. */
 #include <errno.h>
 #include <stddef.h>
 

@@ -36,14 +36,14 @@ static void make(struct source *source) {
 struct reader {
     int fd;
     char *bytes; /* owned */
-    size_t length, room;
+    size_t length, capacity;
 };
 
 static void *read_all(void *argument) {
     struct reader *reader = argument;
     ssize_t got = 1;
-    while (got > 0 && reader->length < reader->room) {
-        got = read(reader->fd, reader->bytes + reader->length, reader->room - reader->length);
+    while (got > 0 && reader->length < reader->capacity) {
+        got = read(reader->fd, reader->bytes + reader->length, reader->capacity - reader->length);
         reader->length += got > 0 ? (size_t)got : 0;
     }
     return NULL;

@@ -1,6 +1,6 @@
 /* A GPU's grid of threads on the processor, for the kernels of csrc/engine/gpu_kernels/kernels.
  *
- * Every thread of a block is a fiber with a stack of its own; blocks run one after the other. A
+ * Every thread of a block is a fiber with its own stack; blocks run one after the other. A
  * fiber runs until it comes to a barrier or a shuffle. A barrier opens when all threads of the
  * block have reached it. A shuffle opens when all lanes of the warp have reached it with the same
  * argument. When no thread can go on, the program ends and prints where its threads are. So it

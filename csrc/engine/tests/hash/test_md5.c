@@ -315,8 +315,8 @@ static void test_strided(void) {
         {350, 7, 1}, {7, 210, 1}, {1, 30, 1500}, {0, 1, 50}, {700, -3, 2}};
     static const int dtypes[] = {MU_DTYPE_UINT8, MU_DTYPE_FLOAT16, MU_DTYPE_FLOAT64,
                                  MU_DTYPE_COMPLEX128};
-    size_t room = (size_t)8 << 20;
-    uint8_t *memory = random_bytes(2 * room);
+    size_t capacity = (size_t)8 << 20;
+    uint8_t *memory = random_bytes(2 * capacity);
     struct mu_tensor tensors[COUNT];
     struct mu_md5_job jobs[COUNT];
     uint8_t wanted[COUNT][MU_MD5_BYTES];
@@ -324,7 +324,7 @@ static void test_strided(void) {
         const int64_t *shape = shapes[i % 4], *step = strides[i % 5];
         size_t item = mu_dtype_info(dtypes[i % 4])->size;
         int64_t elements = shape[0] * shape[1] * shape[2];
-        const uint8_t *origin = memory + room;
+        const uint8_t *origin = memory + capacity;
         tensors[i] = (struct mu_tensor){.data = origin,
                                         .shape = shape,
                                         .strides = step,

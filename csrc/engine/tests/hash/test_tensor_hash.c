@@ -236,8 +236,8 @@ static void hash_to(const struct mu_tensor *tensor, int64_t index, void *context
 /* Many of many sizes, empty ones and two big ones among them. */
 static void test_many(void) {
     enum { COUNT = 100 };
-    size_t room = 2 * (size_t)MU_HASH_SPLIT_BYTES;
-    uint8_t *data = make_data(room);
+    size_t capacity = 2 * (size_t)MU_HASH_SPLIT_BYTES;
+    uint8_t *data = make_data(capacity);
     struct mu_tensor views[COUNT];
     const struct mu_tensor *pointers[COUNT];
     int64_t shapes[COUNT];
@@ -246,7 +246,7 @@ static void test_many(void) {
         return;
     }
     for (int i = 0; i < COUNT; i++) {
-        shapes[i] = i % 40 == 7 ? (int64_t)room : (int64_t)i * i * 7 % 70000;
+        shapes[i] = i % 40 == 7 ? (int64_t)capacity : (int64_t)i * i * 7 % 70000;
         shapes[i] = i == 0 || i == COUNT - 1 ? 0 : shapes[i];
         views[i] = view_of(data, MU_DTYPE_INT8, 1, &shapes[i], NULL);
         pointers[i] = &views[i];
@@ -272,11 +272,11 @@ static uint64_t below(uint64_t *state, uint64_t limit) {
 /* Cuts [0, count) at random places, multiples of `unit`, and gives the parts in random order. Each
  * is added in up to three calls. */
 static size_t cut_at_random(const uint8_t *data, size_t count, size_t unit, uint64_t *state,
-                            struct mu_hash_part *parts, size_t room) {
+                            struct mu_hash_part *parts, size_t capacity) {
     size_t used = 0;
-    for (size_t at = 0; at < count && used < room; used++) {
+    for (size_t at = 0; at < count && used < capacity; used++) {
         size_t to = at + unit * below(state, used % 2 ? 40 : 4 * MU_HASH_BLOCK_BYTES / unit);
-        to = to > count || used == room - 1 ? count : to;
+        to = to > count || used == capacity - 1 ? count : to;
         mu_hash_part_start(&parts[used], at);
         while (at < to) {
             size_t next = (at / 16 + 1 + below(state, 600)) * 16;
@@ -338,8 +338,8 @@ static void test_merge_errors(const uint8_t *data) {
 
 /* Halves of a tensor, large enough for the threads and not, contiguous and not, at odd places. */
 static void test_parts_of_tensors(void) {
-    size_t room = 3 * (size_t)MU_HASH_SPLIT_BYTES;
-    uint16_t *data = (uint16_t *)make_data(room);
+    size_t capacity = 3 * (size_t)MU_HASH_SPLIT_BYTES;
+    uint16_t *data = (uint16_t *)make_data(capacity);
     static const int64_t counts[] = {10, 3000, MU_HASH_SPLIT_BYTES + 4099};
     static const int64_t cuts[] = {0, 1, 2043, 2048, 9000};
     for (size_t i = 0; CHECK(data != NULL) && i < 3; i++) {

@@ -15,7 +15,7 @@ static uint64_t waited(struct mu_quota *quota) {
     return ns;
 }
 
-/* A pod in a namespace of its own sees its own cgroup as the root. */
+/* A pod in a separate namespace sees its own cgroup as the root. */
 static void test_kubernetes_version_2(void) {
     struct mu_quota quota;
     tree_write("cgroup", "0::/\n");

@@ -694,7 +694,8 @@ static bool was_opened(int watch) {
     return read(watch, events, sizeof(events)) > 0;
 }
 
-/* A journal names where it moved to. Others may have made it: what is no file is not even opened.
+/* A journal names where it moved to. Others may have made it: what is not a file is not even
+ * opened.
  */
 static void test_where_a_journal_moved_to(void) {
     struct fixture fixture;

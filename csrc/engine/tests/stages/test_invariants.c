@@ -74,7 +74,7 @@ static void move_tail_beyond_head(struct scene *scene) {
 }
 
 static void promise_more_room_than_the_ring_has(struct scene *scene) {
-    scene->buffer->room_until = atomic_load(&scene->buffer->chunk->tail) + MU_RING_SLOTS + 1;
+    scene->buffer->free_until = atomic_load(&scene->buffer->chunk->tail) + MU_RING_SLOTS + 1;
 }
 
 static void forget_an_open_stage(struct scene *scene) {
@@ -151,7 +151,7 @@ static const struct rule rules[] = {
     {"atomic_load(&chunk->state) == MU_CHUNK_OWNED", give_chunk_away, record},
     {"atomic_load(&chunk->head) == buffer->head", move_head, record},
     {"atomic_load(&chunk->tail) <= buffer->head", move_tail_beyond_head, record},
-    {"buffer->room_until - atomic_load(&chunk->tail) <= MU_RING_SLOTS",
+    {"buffer->free_until - atomic_load(&chunk->tail) <= MU_RING_SLOTS",
      promise_more_room_than_the_ring_has, record},
     {"atomic_load(&chunk->depth) == buffer->depth", forget_an_open_stage, record},
     {"frame->node > (depth == 0 ? 0 : frame[-1].node)", go_back_to_the_first_node, record},
