@@ -3,7 +3,7 @@
 A row that is missed is measured again until its median stands still, or for five minutes; the
 median counts. The rows of a benchmark are printed when it ends. ``--smoke`` runs each briefly, to
 see that it works; its figures mean nothing. The exit status is 0 whether or not the bounds are met:
-a noisy machine is no failure.
+a noisy machine is not a failure.
 """
 
 from __future__ import annotations

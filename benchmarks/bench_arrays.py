@@ -2,7 +2,7 @@
 
 Four shapes, from few ranks with many steps to many ranks with few. The ranks record what `my_utils
 run` records of DDP on a CPU: five stages a step, memory, batches and what the host took. Each shape
-is judged in a process of its own, which measures itself after its imports.
+is judged in a separate process, which measures itself after its imports.
 """
 
 from __future__ import annotations

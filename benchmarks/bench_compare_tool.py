@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.bench_compare import Work, medians_ms
 from benchmarks.harness import Claim
-from my_utils.cli.demo.gpt import GPT, own_shard, read_texts, tensors
+from my_utils.cli.demo_gpt import GPT, own_shard, read_texts, tensors
 from my_utils.compare_tool import CompareWithCPU, NanInfTracker, open_module_tracker
 from my_utils.profilers.operators.log import OpLog
 from my_utils.profilers.operators.module_path import where

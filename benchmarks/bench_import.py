@@ -19,7 +19,7 @@ def seconds(*arguments: str) -> float:
 
 
 def installation() -> float:
-    """Seconds of pip with the source distribution, which compiles in an environment of its own."""
+    """Seconds of pip with the source distribution, which compiles in a separate environment."""
     root = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(

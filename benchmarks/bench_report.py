@@ -1,6 +1,6 @@
 """The report over all ranks beside the same tables made with pandas, time and memory.
 
-64 ranks, 500 steps, 12 stages in an `iter`. Each side runs in a process of its own and times what
+64 ranks, 500 steps, 12 stages in an `iter`. Each side runs in a separate process and times what
 it does after its imports. Half of the ranks beside it shows that the cost is linear.
 """
 

@@ -1,6 +1,6 @@
 """What the recorder of `my_utils run` adds to a step, and beside TraceML to one of 200 modules.
 
-Each side runs in a process of its own, since both patch torch. A step alone is timed without its
+Each side runs in a separate process, since both patch torch. A step alone is timed without its
 work, which would drown it: the loader, the backward and the optimizer do nothing. A step of 200
 modules is the processor time of the training thread, which other programs disturb least.
 """

@@ -68,7 +68,7 @@ for step in range(STEPS):
 for late in (STEPS - 2, STEPS - 1):
     logger.async_end("upload", late)
 
-# An event with a time of its own, from a log of another program, say.
+# An event with its own time, from a log of another program, say.
 logger.log_profile_event(
     timestamp=0.0, timestamp_ns=time.time_ns(), step=STEPS, event_name="imported",
     event_type="INSTANT", metadata={"source": "scheduler"},

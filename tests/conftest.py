@@ -66,7 +66,7 @@ def nothing_is_left(plain_environment: None) -> Iterator[None]:
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> RunPython:
-    """Runs `python ARGUMENTS` in a folder of its own with this my_utils, whatever its status.
+    """Runs `python ARGUMENTS` in a separate folder with this my_utils, whatever its status.
 
     Keywords go to subprocess.run, `env` on top of the environment.
     """
@@ -143,7 +143,7 @@ def same_numbers() -> None:
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Iterator[Profile]:
-    """This process writes its profile CSV into a folder of its own meanwhile."""
+    """This process writes its profile CSV into a separate folder meanwhile."""
     profile = Profile(tmp_path / "logs")
     yield profile
     profile.close()

@@ -88,7 +88,7 @@ static void replace(struct mu_digest *sum, size_t block, const struct mu_digest 
 }
 
 /* The hash of the large input after changes in one or two of its blocks. Now and then it is
- * computed in whole, so that this shortcut is no second definition. */
+ * computed in whole, so that this shortcut is not a second definition. */
 static void emit_changed(size_t one, size_t other) {
     struct mu_digest sum = large.sum;
     struct mu_digest mixed = mix_at(large.bytes + one * MU_HASH_BLOCK_BYTES, one);

@@ -101,7 +101,7 @@ def serve(trace: Path, web_dist: Path) -> Iterator[str]:
 
 
 class Page:
-    """One page of a Chromium of its own. Not thread-safe. Close it, or use it in `with`."""
+    """One page of a separate Chromium. Not thread-safe. Close it, or use it in `with`."""
 
     def __init__(self, browser: str, width: int, height: int) -> None:
         self._profile = tempfile.TemporaryDirectory(

@@ -21,9 +21,7 @@ COMMANDS = (
     Command("why", "cli.why", "show where a run loses time, and on which rank"),
     Command("report", "cli.report", "write a page about a run: ranks, stages and steps"),
     Command("diff", "cli.diff", "compare the speed of two runs, by stage and rank"),
-    Command(
-        "live", "analysis.live.command", "show what the ranks of a job do now, and which one hangs"
-    ),
+    Command("live", "cli.live", "show what the ranks of a job do now, and which one hangs"),
     Command("trace", "trace.csv2trace", "write a trace of a run for Perfetto"),
     Command("timeline", "trace.timeline", "draw a few steps of a run"),
     Command(
@@ -33,9 +31,7 @@ COMMANDS = (
         "capture", "profilers.capture.on_demand.command", "capture a few steps of a running job"
     ),
     Command("ncu", "profilers.ncu.analysis", "summarize or compare results of Nsight Compute"),
-    Command(
-        "demo", "cli.demo.command", "train a small GPT on two ranks and show where the time goes"
-    ),
+    Command("demo", "cli.demo", "train a small GPT on two ranks and show where the time goes"),
     Command("port cuda", "musa.simple_porting", "rewrite a folder of CUDA sources for MUSA or HIP"),
     Command("port scripts", "musa.converter", "rewrite Python scripts that use CUDA for MUSA"),
     Command("env", "cli.env", "show versions, installed packages, and the newest run"),

@@ -94,7 +94,8 @@ class Names:
     def uses(self, alias: cst.ImportAlias, kept: Iterable[str]) -> list[cst.Name] | None:
         """The names that this import alone binds; None if they cannot be renamed with it."""
         name = alias.evaluated_name.split(".")[0]
-        scope = self._scope_of_import(alias)
+        statement = self._parents.get(alias)
+        scope = None if statement is None else self._scopes.get(statement)
         if scope is None or isinstance(scope, ClassScope) or name in kept:
             return None
         found = []
@@ -109,10 +110,6 @@ class Names:
                     return None  # in an annotation that is a string
                 found.append(used)
         return found
-
-    def _scope_of_import(self, alias: cst.ImportAlias) -> Scope | None:
-        statement = self._parents.get(alias)
-        return self._scopes.get(statement) if statement is not None else None
 
     def _is_same(self, assignment: ImportAssignment, alias: cst.ImportAlias) -> bool:
         statement = self._parents.get(alias)

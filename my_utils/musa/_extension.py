@@ -73,7 +73,10 @@ def MUSAExtension(
     if is_dlinked:
         folders = [f"-L{folder}" for folder in kwargs["library_dirs"]]
         names = [f"-l{library}" for library in dlink_libraries]
-        kwargs["extra_compile_args"] = _with_dlink(flags, ["-dlink", *folders, *names])
+        if not isinstance(flags, Mapping):
+            flags = {"cxx": list(flags or []), "mcc": list(flags or [])}
+        dlink = [*flags.get("mcc_dlink", []), "-dlink", *folders, *names]
+        kwargs["extra_compile_args"] = {**flags, "mcc_dlink": dlink}
     kwargs["extra_link_args"] = [
         *(kwargs.get("extra_link_args") or []),
         *(f"-Wl,-rpath,{folder}" for folder in library_paths(musa=False)),
@@ -90,13 +93,6 @@ def _names_of(name: str, libraries: object) -> list[str]:
     if isinstance(libraries, str) or not isinstance(libraries, Sequence):
         raise TypeError(f"{name} must be a list of names, not {libraries!r}")
     return [str(library) for library in libraries]
-
-
-def _with_dlink(flags: Any, dlink: list[str]) -> dict[str, list[str]]:
-    """The flags of all compilers as a dict, with those of the link of device code."""
-    if not isinstance(flags, Mapping):
-        flags = {"cxx": list(flags or []), "mcc": list(flags or [])}
-    return {**flags, "mcc_dlink": [*flags.get("mcc_dlink", []), *dlink]}
 
 
 def _check_keys(flags: Mapping[str, object]) -> None:

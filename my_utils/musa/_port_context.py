@@ -23,7 +23,7 @@ LIBRARY = re.compile(rb"(LIBRARY_IMPL\s*\(\s*[\w:]+\s*,\s*)CUDA(?=\s*,)")
 # Patterns begin with a literal, by which they are found fast.
 RELATIVE = re.compile(rb"cuda[ \t]*::[ \t]*(\w+)")
 GLOBAL = re.compile(rb"(?:^|[^\w:])(::[ \t]*)?$")
-ROOM = 200  # bytes around a name that a user's rule which covers it may need
+AROUND = 200  # bytes around a name that a user's rule which covers it may need
 NAMESPACE = re.compile(rb"namespace\s+cuda\s*\{")
 NESTED = re.compile(rb"namespace\s+(\w+)\s*::(?:\s*\w+\s*::)*\s*cuda\s*[:{]")
 TOKEN = re.compile(
@@ -92,8 +92,8 @@ class Context:
 
     def _library(self, match: re.Match[bytes]) -> bytes:
         new = match[1] + b"PrivateUse1"
-        before = match.string[max(0, match.start() - ROOM) : match.start()]
-        rest = match.string[match.end() : match.end() + ROOM]
+        before = match.string[max(0, match.start() - AROUND) : match.start()]
+        rest = match.string[match.end() : match.end() + AROUND]
         old_matches = self.users_matches(before + match[0] + rest)
         is_users = old_matches != self.users_matches(before + new + rest)
         return match[0] if is_users else new

@@ -22,7 +22,7 @@ from pathlib import Path
 INCLUDE = re.compile(rb'include(?:_next)?[ \t]*(?:\([ \t]*)?([<"])([^>"\r\n]{1,1024})[>"]')
 BEFORE = re.compile(rb"(?:#[ \t]*|__has_)$")
 # How many bytes may be between # and include.
-ROOM = 32
+AROUND = 32
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Include:
 def includes_of(text: bytes) -> Iterator[Include]:
     """All `#include` and `__has_include` with a path, in order."""
     for match in INCLUDE.finditer(text):
-        before = BEFORE.search(text, max(0, match.start() - ROOM), match.start())
+        before = BEFORE.search(text, max(0, match.start() - AROUND), match.start())
         if before is not None:
             yield Include(before.start(), match.start(1), match.end(), match[1], match[2])
 

@@ -121,7 +121,10 @@ class Output:
             return None
         if not isinstance(made, list) or not all(isinstance(name, str) for name in made):
             return None
-        return [name for name in made if _stays_inside(name)]
+        # A marker that somebody changed must not lead out of the folder.
+        return [
+            name for name in made if not os.path.isabs(name) and os.pardir not in Path(name).parts
+        ]
 
     def _write_marker(self, made: Iterable[str]) -> None:
         content = {"made_by": "my_utils.musa.simple_porting", "made": sorted(made)}
@@ -222,8 +225,3 @@ def put_file(path: Path, data: bytes, mode: int) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-
-
-def _stays_inside(name: str) -> bool:
-    """A marker that somebody changed must not lead out of the folder."""
-    return not os.path.isabs(name) and os.pardir not in Path(name).parts

@@ -165,7 +165,7 @@ def _is_inside(text: bytes, at: int) -> bool:
 
 def _starts(heads: set[bytes], watches: Sequence[bytes]) -> re.Pattern[bytes]:
     """Finds each name that begins with the first two bytes of a head or a watch, and each head that
-    is no name."""
+    is not a name."""
     names = _two_bytes(word for word in (*heads, *watches) if word[0] in _IN_NAME)
     parts = [re.escape(head) for head in heads if head[0] not in _IN_NAME]
     parts.append(rb"(?<![A-Za-z0-9_])(?:" + names.pattern + rb")[A-Za-z0-9_]*")

@@ -198,7 +198,8 @@ class SimplePorting:
 
         def work(entry: Entry) -> tuple[Entry, Counts | str, bool]:
             counts = Counts()
-            pieces = self._ported(entry, rules, counts)
+            chosen = rules if entry.is_text else None
+            pieces = ported_pieces(self.root / entry.old, entry.old, chosen, counts)
             try:
                 if is_first:
                     for _ in pieces:
@@ -239,10 +240,6 @@ class SimplePorting:
         tree = Tree(self.root, {entry.old: entry.new for entry in plan.files})
         is_hip = self.platform.name == "hip" and not self._drops_defaults
         return plan, Rules(tree, self._defaults, self._given, self._whole_words, is_hip)
-
-    def _ported(self, entry: Entry, rules: Rules, counts: Counts) -> Iterator[bytes]:
-        path = self.root / entry.old
-        return ported_pieces(path, entry.old, rules if entry.is_text else None, counts)
 
     def _do_links(self, plan: Plan, output: Output, report: PortingReport, check: bool) -> None:
         for link in plan.links:

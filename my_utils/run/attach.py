@@ -88,7 +88,7 @@ def torch_is_ready() -> None:
     _process.armed = True
     try:
         from ..record.stages.unwritten import has_been_read
-        from .launcher import watch_exits
+        from .report_file import watch_exits
         from .stages.recorder import arm
 
         has_been_read()  # a process that never trains writes nothing, and that is meant

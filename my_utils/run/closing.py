@@ -89,11 +89,29 @@ def _standstill_lines(places: Sequence[str]) -> list[str]:
     if not after_s:
         return []
     try:
-        from ..analysis.live.ending import ended_standing_lines
-
         return ended_standing_lines(places, after_s)
     except Exception as error:
         return [f"my_utils run: who held up the others is not known: {error}"]
+
+
+def ended_standing_lines(log_dirs: Sequence[str], after_s: float) -> list[str]:
+    """Who held up the others in a run that was ended in a standstill, in at most six lines; none
+    where no rank had made others wait for so long when it ended. OSError when a directory cannot be
+    listed."""
+    from ..analysis.live.collectives import dumps_in
+    from ..analysis.live.poll import SnapshotRequest, take_snapshot, usual_of
+    from ..analysis.live.recorded import Recorded
+    from ..analysis.live.view import HEAD_LINES, standstill_lines, visible
+
+    recorded = Recorded(log_dirs)
+    request = SnapshotRequest(tuple(log_dirs), None, after_s, after_s, dumps_in(log_dirs))
+    seen = take_snapshot(request, usual_of(recorded))
+    ranks = seen.found.ranks
+    if ranks and all(one.state == "closed" and not recorded.error(one) for one in ranks):
+        return []  # what took so long has ended
+    if not any(cause.node is not None or cause.waiting for cause in seen.causes):
+        return []
+    return [visible(line) for line in standstill_lines(seen)][:HEAD_LINES]
 
 
 def _judged_lines(places: Sequence[str]) -> list[str]:

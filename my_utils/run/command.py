@@ -30,7 +30,7 @@ from .folder import (
     reserve_somewhere,
     write_run_file,
 )
-from .parent import cannot_run, end_as, run_child
+from .parent import Child, cannot_run, end_as
 from .report_file import Reported, read_reports
 
 _USAGE = """\
@@ -280,10 +280,14 @@ def _record(options: _Options, command: Sequence[str], place: Place, script: str
             if options.capture is not None:
                 _ask_for_capture(place, options.capture)
             try:
-                status = run_child(command, environment)
+                with Child(command, environment) as child:
+                    status = child.wait()
             except OSError as error:
                 return cannot_run(command, error)
-            reported = _reported(report)
+            reported = Reported()
+            if report is not None:
+                with contextlib.suppress(OSError):
+                    reported = read_reports(report)
             note_status(place.folder, status, reported.exits_of_ranks())
             if report is not None and not options.quiet:
                 _close(reported)
@@ -379,13 +383,6 @@ def _ask_for_capture(place: Place, ranks: frozenset[int]) -> None:
         )  # fmt: skip
     except OSError as error:
         print_lines([f"my_utils run: cannot ask for a capture: {error.strerror}"])
-
-
-def _reported(report: Path | None) -> Reported:
-    with contextlib.suppress(OSError):
-        if report is not None:
-            return read_reports(report)
-    return Reported()
 
 
 def _close(reported: Reported) -> None:

@@ -108,13 +108,6 @@ def _is_in_foreground() -> bool:
         os.close(terminal)
 
 
-def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs the command; returns its exit status, -n where signal n ended it. Raises OSError where
-    it cannot be started."""
-    with Child(command, environment) as child:
-        return child.wait()
-
-
 def cannot_run(command: Sequence[str], error: OSError) -> int:
     """Says so. The exit status that shells have for it."""
     missing = isinstance(error, FileNotFoundError | NotADirectoryError)

@@ -18,8 +18,10 @@ from typing import Any
 
 from ..core.trusted_open import open_without_waiting
 from .environment import REPORT
+from .stages.late_imports import when_imported
 
 _BYTES_MAX = 64 << 20
+_FAILURES = "torch.distributed.elastic.multiprocessing.errors"
 
 
 @dataclass
@@ -53,10 +55,27 @@ def report_rank(rank: int, folder: Path, *, own_setup: bool) -> None:
     _report("rank", {"rank": rank, "pid": os.getpid(), "folder": str(folder), "own": own_setup})
 
 
-def report_exit(pid: object, status: object) -> None:
-    """Tells the parent, if there is one, how a process that this one started has ended."""
-    if isinstance(pid, int) and isinstance(status, int):
-        _report("exit", {"pid": pid, "status": status})
+def watch_exits() -> None:
+    """Tells the parent how the ranks end that this process starts, if it is torchrun's: only the
+    launcher learns whether one ended by a signal or with a status. A rank starts none."""
+    if "RANK" not in os.environ:
+        when_imported(_FAILURES, _report_failures)
+
+
+def _report_failures(errors: Any) -> None:
+    """torch makes a ProcessFailure of each rank that did not end with 0."""
+    failure = getattr(errors, "ProcessFailure", None)
+    completed = getattr(failure, "__post_init__", None)
+    if failure is None or completed is None:
+        return
+
+    def complete(self: Any) -> None:
+        completed(self)
+        pid, status = getattr(self, "pid", None), getattr(self, "exitcode", None)
+        if isinstance(pid, int) and isinstance(status, int):
+            _report("exit", {"pid": pid, "status": status})
+
+    failure.__post_init__ = complete
 
 
 def _report(word: str, about: dict[str, object]) -> None:

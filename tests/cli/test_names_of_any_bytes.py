@@ -66,7 +66,7 @@ KERNELS = """"ID","Process ID","Process Name","Kernel Name","gpu__time_duration.
 "0","1","python","gemm","1500"
 """
 
-# What each command is run with and how it ends, in a folder whose own name is no UTF-8 either.
+# What each command is run with and how it ends, in a folder whose own name is not UTF-8 either.
 # `.no` is not there, and must be named.
 A, B, LIVING = (f"runs/{BAD}.{name}" for name in ("a", "b", "living"))
 JUDGED = (0, 3, 4)  # what the run is like is not asked here
@@ -105,7 +105,7 @@ ARGUMENTS: dict[str, Sequence[tuple[int | tuple[int, ...], Sequence[str]]]] = {
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """With an output that takes ASCII alone, and values that are no UTF-8."""
+    """With an output that takes ASCII alone, and values that are not UTF-8."""
     return {
         **os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii:strict",
         "TMPDIR": str(folder / f"{BAD}.tmp"), "MY_UTILS_RUN_ID": BAD,
@@ -184,7 +184,7 @@ def test_no_name_ends_a_command(command: Command, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_whole_training_is_recorded(folder: Path) -> None:
-    """By a script, a folder, arguments and an environment whose bytes are no UTF-8."""
+    """By a script, a folder, arguments and an environment whose bytes are not UTF-8."""
     done = subprocess.run(
         [sys.executable, "-m", "my_utils", "run", "-o", f"{BAD}.whole", "--capture", "0",
          f"{BAD}.py", BAD],

@@ -118,7 +118,7 @@ class TraceProcessor:
         return [dict(vars(row)) for row in self._client.query(sql)]
 
     def complaints(self) -> dict[str, int]:
-        """Errors and losses that the processor counted while loading; silence is no proof."""
+        """Errors and losses that the processor counted while loading; silence is not a proof."""
         rows = self.query(
             "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
         )

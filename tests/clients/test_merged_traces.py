@@ -177,7 +177,7 @@ CLOCKS: dict[str, tuple[Any, int, str]] = {  # the file, where x begins after th
     ),
     "Unix time": ({"traceEvents": [{**X, "ts": AT_US}]}, 250_000_000, ""),
     "time since the boot": ([{**X, "ts": 4_646_358_693}], 0, UNKNOWN),
-    "a number in a name is no clock": (
+    "a number in a name is not a clock": (
         {"traceEvents": [{**X, "ts": 5, "args": {"baseTimeNanoseconds": 10**18}}]}, 0, UNKNOWN,
     ),
 }  # fmt: skip
@@ -198,11 +198,11 @@ def test_which_clock_a_trace_has(case: str, suffix: str, tmp_path: Path) -> None
 
 
 BAD: dict[str, tuple[str, int, str]] = {  # the text, the slices in the trace, the message
-    "a time that is no number": (
+    "a time that is not a number": (
         json.dumps([{**X, "ts": 1}, {**X, "ts": "soon"}, {**X, "ts": 3}]), 2,
         "1 events left out: ts or dur is not a number; the first: ",
     ),
-    "an event that is no JSON": (
+    "an event that is not JSON": (
         '{"traceEvents":[' + json.dumps({**X, "ts": 1})
         + ',\n{"ph": "X", "ts": -nan, "args": {}},\n' + json.dumps({**X, "ts": 9}) + "]}", 2,
         "1 events left out: is not JSON; the first: ",

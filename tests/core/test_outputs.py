@@ -103,7 +103,7 @@ def test_an_error_in_the_block_keeps_its_own_file(tmp_path: Path) -> None:
     assert raised.value.filename == "/no/such/input"
 
 
-# --- what is no file ---
+# --- what is not a file ---
 
 
 def test_a_fifo_is_written_to(tmp_path: Path) -> None:

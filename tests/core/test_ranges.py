@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from my_utils import MyTimer, csv2trace, timeline
-from my_utils.analysis import live
-from my_utils.cli import report
+from my_utils.cli import live, report
 from my_utils.core.ranges import parse_ranks, parse_steps, ranges_text, rank_ranges
 from my_utils.profilers import capture
 from my_utils.profiling.ProfileManager import ProfileManager

@@ -30,7 +30,7 @@ from my_utils.utils import DebugLayer
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Commands: docs/command-line.md has them.
-NO_API = {"my_utils.cli", "my_utils.cli.demo"}
+NO_API = {"my_utils.cli"}
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,11 @@
-/* A program that embeds Python, has threads of its own, and is built with ThreadSanitizer, as is
+/* A program that embeds Python, has its own threads, and is built with ThreadSanitizer, as is
  * the C module that it loads.
  *
  *   embedding CODE ROUNDS
  *
  * CODE defines record(), which threads of the program call, and move(), which the main thread calls
  * meanwhile. Threads end all the time, without the interpreter's lock, as those of a native loader
- * do. The last round is that of an interpreter of its own, which ends while its threads do.
+ * do. The last round is that of a separate interpreter, which ends while its threads do.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

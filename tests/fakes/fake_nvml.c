@@ -139,7 +139,7 @@ API int nvmlShutdown(void) {
 
 API const char *nvmlErrorString(int code) {
     (void)code;
-    return "an error"; /* nvidia-ml-py has texts of its own */
+    return "an error"; /* nvidia-ml-py has its own texts */
 }
 
 API int nvmlDeviceGetCount_v2(unsigned *count) {

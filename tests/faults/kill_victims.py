@@ -3,7 +3,7 @@
     python -m tests.faults.kill_victims RUNS SEED FOLDER [FIRST]
 
 Each victim is a fork of this process. It has threads, may fork a worker that records too, rotates
-its files and moves them to another directory; its journal may lie in a directory of its own. It
+its files and moves them to another directory; its journal may lie in a separate directory. It
 writes into shared memory which call of its timer it begins and which it has finished; after the
 kill the rows are read back in two ways: without changing a file, from the CSVs and the journals,
 and from the CSVs after a new process of the rank took the directories over. FIRST goes on with a

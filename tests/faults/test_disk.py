@@ -42,7 +42,7 @@ def why_no_mount() -> str | None:
 def run_on_mount(
     folder: Path, options: str, text: str, before: str = "", after: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """The program with a tmpfs of its own at `folder`/disk; `after` runs there at the end."""
+    """The program with its own tmpfs at `folder`/disk; `after` runs there at the end."""
     reason = why_no_mount()
     if reason is not None:
         pytest.skip(reason)

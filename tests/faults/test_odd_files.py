@@ -1,4 +1,4 @@
-"""Among the files of a run one that is no regular file, or holds what no writer writes."""
+"""Among the files of a run one that is not a regular file, or holds what no writer writes."""
 
 from __future__ import annotations
 

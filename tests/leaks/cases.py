@@ -41,7 +41,7 @@ def open_an_output_in_vain(folder: Path) -> Iterator[Callable[[], object]]:
     def action() -> None:
         with contextlib.suppress(_core.FormatError):
             _core.open_output(log_dir=folder)
-            raise AssertionError("a file that is no profile CSV was opened")
+            raise AssertionError("a file that is not a profile CSV was opened")
         for arguments in ({"log_dir": "/proc/nowhere"}, {"io": "fast"}, {"rank": -1}, {"kind": 1}):
             with contextlib.suppress(OSError, ValueError, TypeError):
                 _core.open_output(**arguments)

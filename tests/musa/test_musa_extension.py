@@ -298,7 +298,7 @@ def test_what_load_inline_writes(
     toolkit: Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its headers take a compiler half a minute, so nothing is compiled here."""
-    monkeypatch.setattr("my_utils.musa._musa_jit.load", lambda name, sources, *_: sources)
+    monkeypatch.setattr("my_utils.musa.musa_extension.load", lambda name, sources, *_: sources)
     folder = tmp_path / "b"
     paths: Any = load_inline(
         "inline", "int f();", "int f() { return 1; }", {"f": 'is "f"'}, build_directory=folder

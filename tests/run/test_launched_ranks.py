@@ -119,7 +119,7 @@ def test_torchrun(form: str, tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", ["parent", "in rank"])
 def test_two_nodes_take_one_folder(form: str, tmp_path: Path) -> None:
-    """Two agents, each in a folder of its own, as on hosts whose working directories differ."""
+    """Two agents, each in a separate folder, as on hosts whose working directories differ."""
     nodes = []
     for number in range(2):
         node = tmp_path / f"node{number}"

@@ -105,7 +105,7 @@ def tell_to_close(process: subprocess.Popen[str]) -> None:
 def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "waited for nothing"
         time.sleep(0.05)
 
 

@@ -2,7 +2,7 @@
  * that has no kernel here is computed on the CPU. To torch, and to all that asks torch, it is a
  * device as any other: "musa:0" once Python has named it so.
  *
- * gelu has a kernel of its own, whose results in float32 a test can make wrong by a factor. */
+ * gelu has its own kernel, whose results in float32 a test can make wrong by a factor. */
 
 #include <cstdlib>
 

@@ -87,7 +87,7 @@ def forget_rows() -> None:
 
 
 class Profile:
-    """The profile CSV of this process, in a folder of its own."""
+    """The profile CSV of this process, in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

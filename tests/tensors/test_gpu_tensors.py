@@ -49,7 +49,7 @@ def nvrtc_version() -> tuple[int, int]:
 
 @pytest.fixture
 def compile_program(run_python: RunPython) -> Callable[..., list[tuple[str, str]]]:
-    """Compiles programs in a process of its own; gives each one's image and log."""
+    """Compiles programs in a separate process; gives each one's image and log."""
     path = nvrtc_path()
 
     def run(programs: list[list[Any]], cubin: bool = False) -> list[tuple[str, str]]:

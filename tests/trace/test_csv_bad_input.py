@@ -52,7 +52,7 @@ TABLE: dict[str, tuple[bytes, int, str, list[str]]] = {
     ),
     "empty file": (b"", 1, "error: {path}: the file is empty", []),
     "header only": (HEADER, 1, "error: the input holds no rows", []),
-    "time is no number": (
+    "time is not a number": (
         HEADER + row(3, "START", 2).replace(b"1750000003", b"yesterday") + GOOD + GOOD,
         3,
         "warning: {path}:2: timestamp_unix is not a decimal number: 'yesterday.000000000';"
@@ -65,7 +65,7 @@ TABLE: dict[str, tuple[bytes, int, str, list[str]]] = {
         "warning: {path}:4: timestamp_unix is not a decimal number: '1.75e9'; row skipped",
         ["forward"],
     ),
-    "step is no number": (
+    "step is not a number": (
         HEADER + GOOD + row(3, "START", 2).replace(b",0,", b",1.5,")
         + row(4, "END", 2).replace(b",0,", b",x,"),
         3,

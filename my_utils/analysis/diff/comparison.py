@@ -223,10 +223,11 @@ def _throughput(
     for name in ("samples", "tokens"):
         if not all(name in run.items for run in (*a, *b)):
             continue
-        sides = [
-            float(np.mean([_items(run.items[name][first:last], run.step_ns) for run in side]))
+        counts = [
+            [run.items[name][first:last][trimmed_places(run.step_ns)].mean() for run in side]
             for side in (a, b)
         ]
+        sides = [float(np.mean(of_side)) for of_side in counts]
         if not (sides[0] > 0 and sides[1] > 0):  # nor where some are missing, NaN
             continue
         more, step = sides[1] / sides[0], found.step
@@ -237,10 +238,6 @@ def _throughput(
         interval = Interval(ends[0], ends[1], ends[2], step.sees)
         return [FigureDifference(f"{name}/s", rates[0], rates[1], interval)]
     return []
-
-
-def _items(counts: Matrix, step_ns: Matrix) -> float:
-    return float(counts[trimmed_places(step_ns)].mean())
 
 
 def _compared(name: str, a: Matrix, b: Matrix) -> list[FigureDifference]:

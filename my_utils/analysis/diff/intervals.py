@@ -117,7 +117,7 @@ def block_of(figures: Matrix) -> int:
 
 
 def calm(series: Matrix) -> Matrix:
-    """The lowest and the highest tenth at the value where they begin: a spike is no dependence."""
+    """The lowest and the highest tenth at the value where they begin: spikes are not dependence."""
     low, high = np.quantile(series, (0.1, 0.9))
     return np.clip(series, low, high)
 

@@ -6,33 +6,15 @@ from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ...core.ranges import parse_ranks
-    from .command import EXIT_FINE, EXIT_NOTHING, EXIT_SUSPECTS, EXIT_USAGE, main, snapshot
+    from .poll import snapshot
     from .result import SnapshotData
 
-__all__ = [
-    "EXIT_FINE",
-    "EXIT_NOTHING",
-    "EXIT_SUSPECTS",
-    "EXIT_USAGE",
-    "SnapshotData",
-    "main",
-    "parse_ranks",
-    "snapshot",
-]
+__all__ = ["SnapshotData", "snapshot"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "analysis.live.command": (
-            "EXIT_FINE",
-            "EXIT_NOTHING",
-            "EXIT_SUSPECTS",
-            "EXIT_USAGE",
-            "main",
-            "snapshot",
-        ),
+        "analysis.live.poll": ("snapshot",),
         "analysis.live.result": ("SnapshotData",),
-        "core.ranges": ("parse_ranks",),
     },
 )

@@ -27,7 +27,6 @@ from ...core.bounded_read import describe, read_whole
 from ...core.checked_json import Foreign, decoded
 from ...core.run_files.state import Problem
 from ...core.trusted_open import open_without_waiting
-from .flight_kinds import Kinds
 
 DUMP_BYTES_MAX = 256 << 20
 LOOK_AHEAD_BYTES = 1 << 20
@@ -38,7 +37,6 @@ ELEMENTS_MAX = 1 << 63
 NUMBERS_AT_LEAST = 1024
 NUMBERS_A_CALL = 16
 GROUPS_KEPT = 64  # whose ranks are not read again in the next dump
-NOTHING = Kinds.of({})
 
 _NAME = re.compile(r"(.*?)(\d+)(?:\.(?:json|pkl|pickle))?", re.DOTALL)
 _IN_TORCH = f"{os.sep}torch{os.sep}"
@@ -57,6 +55,43 @@ _SAME_SIZES = frozenset(
         "reduce_scatter_single",
     ]
 )
+_GAP = ""  # the text of a number that is not known
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """What a rank called under each number, from `first` on, stored compactly: thousands of ranks
+    have thousands of calls each.
+
+    >>> kinds = Kinds.of({7: "all_reduce", 9: "barrier"})
+    >>> kinds.get(7), kinds.get(8), kinds.get(9), kinds.get(10)
+    ('all_reduce', '', 'barrier', '')
+    """
+
+    first: int
+    texts: tuple[str, ...]  # sorted
+    codes: array[int]  # places in `texts`
+
+    @classmethod
+    def of(cls, kinds: Mapping[int, str]) -> Kinds:
+        first, last = min(kinds, default=0), max(kinds, default=-1)
+        in_order = [kinds.get(number, _GAP) for number in range(first, last + 1)]
+        texts = tuple(sorted(set(in_order)))
+        places = {text: place for place, text in enumerate(texts)}
+        return cls(first, texts, array("I", map(places.__getitem__, in_order)))
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.codes)
+
+    def get(self, number: int) -> str:
+        """The text, empty where nothing is known."""
+        if self.first <= number < self.end:
+            return self.texts[self.codes[number - self.first]]
+        return _GAP
+
+
+NOTHING = Kinds.of({})
 
 
 class Frame(msgspec.Struct):

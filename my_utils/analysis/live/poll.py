@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ...core.arguments import check_seconds
 from ...core.run_files.ranks import find_ranks
 from ...core.run_files.state import Found, Rank, Thread
 from .collectives import (
@@ -33,7 +35,10 @@ from .waits.places import Usual, missing_ranks
 from .waits.standing import Standing, Suspect, Waiting
 
 SCHEMA_VERSION: Literal[1] = 1
+STUCK_AFTER_S = 10.0
 SILENT_AFTER_S = 10.0
+
+_Path = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,51 @@ class Snapshot:
     standing: Standing
     causes: Sequence[RootCause] = ()
     waiting: Sequence[Waiting] = ()
+
+
+def snapshot(
+    log_dir: _Path | Sequence[_Path],
+    *,
+    ranks: Collection[int] | None = None,
+    stuck_after_s: float = STUCK_AFTER_S,
+    hung_after_s: float | None = None,
+    flight_recorder: _Path | None = None,
+) -> SnapshotData:
+    """What the ranks of a run do, as plain data that goes into JSON.
+
+    log_dir: the log directory of the run, or several if its ranks write to different ones.
+    ranks: the ranks to include; all by default.
+    stuck_after_s: seconds without a sign of life after which a rank counts as silent (at least 1 s
+        where its journal is read, 4 s elsewhere: two of its beats). If no stage begins or ends for
+        `stuck_after_s`, the ranks are searched for one that the others wait for.
+    hung_after_s: check whether the run hangs. Suspects are then only ranks that are gone, or that
+        have been silent or without progress for this many seconds. It replaces `stuck_after_s`.
+    flight_recorder: a directory with dumps of torch's flight recorder, one a rank, or the beginning
+        of their paths, as in TORCH_FR_DUMP_TEMP_FILE. Nothing in them is executed: only plain data
+        is read from pickles.
+
+    `SnapshotData` and the types in its file, `analysis/live/result.py`, say what the keys mean;
+    docs/schema/live.json is the same as a JSON Schema. Later versions only add keys (`version` is
+    1).
+
+    Raises OSError when a directory cannot be read, TypeError and ValueError for wrong arguments.
+    Nothing in the directories is changed. Thread-safe.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     snapshot(folder)["ranks"]
+    []
+    """
+    check_seconds("stuck_after_s", stuck_after_s)
+    if hung_after_s is not None:
+        check_seconds("hung_after_s", hung_after_s)
+    given = [log_dir] if isinstance(log_dir, str | os.PathLike) else log_dir
+    if not given:
+        raise ValueError("log_dir must name at least one directory")
+    log_dirs = tuple(os.fspath(path) for path in given)
+    dumps = None if flight_recorder is None else os.fspath(flight_recorder)
+    request = SnapshotRequest(log_dirs, ranks, stuck_after_s, hung_after_s, dumps)
+    return as_data(take_snapshot(request))
 
 
 def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snapshot:

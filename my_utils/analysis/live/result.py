@@ -2,7 +2,7 @@
 
 Later versions only add keys.
 
-The annotations are no strings here: msgspec evaluates them, from Python 3.14 on with the names of
+The annotations are not strings here: msgspec evaluates them, from Python 3.14 on with the names of
 the module that `public` gives the class.
 """
 
@@ -146,7 +146,7 @@ class HangData(TypedDict):
 
     after_s: how long a rank may be without progress.
     since_ns: when the first of the stuck ranks last made progress, in Unix nanoseconds.
-    waiting: ranks that make no progress and are no suspects.
+    waiting: ranks that make no progress and are not suspects.
     waiting_step: where most of these are.
     waiting_stack: the open stages where most of these are.
     missing: ranks without files, while others wait.

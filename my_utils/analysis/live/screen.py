@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ...core.colours import stage_colour
 from ...core.run_files.state import Rank
-from ...core.units import age_text
+from ...core.units import age_text, bytes_text
 from .history import History
 from .memory import Memory
 from .poll import Snapshot
@@ -69,12 +69,12 @@ class Screen:
         for part in self._parts(seen, extras, size.columns):
             console.print(part, overflow="ellipsis", no_wrap=True, crop=True)
         lines = shown.getvalue().splitlines()
-        room = max(2, size.lines - 1)
+        height = max(2, size.lines - 1)
         below = [visible(extras.below)[: size.columns]] if extras.below else []
-        if len(lines) > room - len(below):
-            left = len(lines) - room + len(below) + 1
+        if len(lines) > height - len(below):
+            left = len(lines) - height + len(below) + 1
             more = f"... {left} more lines: choose with --ranks, or use --once"
-            lines = [*lines[: room - len(below) - 1], more[: size.columns]]
+            lines = [*lines[: height - len(below) - 1], more[: size.columns]]
         return lines + below
 
     def _parts(self, seen: Snapshot, extras: Extras, columns: int) -> Iterator[Text | Table]:
@@ -213,6 +213,4 @@ def _share(share: float | None) -> str:
 
 
 def _bytes(count: int | None) -> str:
-    if count is None:
-        return "-"
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+    return "-" if count is None else bytes_text(count)

@@ -33,7 +33,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
             notes.append(f"{error}")
             continue
         if trace.left_out:
-            notes.append(f"{path}: {trace.left_out} events are no slices, left out")
+            notes.append(f"{path}: {trace.left_out} events are not slices, left out")
         if not trace.steps:
             notes.append(f"{path}: no {STEP} in it, left out")
             continue

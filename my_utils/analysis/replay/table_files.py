@@ -57,7 +57,7 @@ class Column:
 
 
 def header_of(path: str) -> tuple[str, ...]:
-    """The names of its columns, () where it is no table. OSError where it cannot be read."""
+    """The names of its columns, () where it is not a table. OSError where it cannot be read."""
     if path.endswith(".parquet"):
         parquet = require("pyarrow.parquet", "reading Parquet")
         with open(path, "rb", opener=open_without_waiting) as file:

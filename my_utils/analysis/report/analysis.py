@@ -267,7 +267,7 @@ def analyze(
     Raises:
         ReportError: there are no stages to report on.
         ImportError: the extra is not installed.
-        ValueError: an argument is not one of these, or a file of torch_traces is no trace.
+        ValueError: an argument is not one of these, or a file of torch_traces is not a trace.
         OSError: the folder of parquet, or the temporary file, cannot be written to.
     """
     if engine not in ("local", "ray"):

@@ -48,8 +48,8 @@ def _judged(run: RunData, source: Source) -> tuple[RunData, Verdict]:
 
 
 def sync_pattern(text: str | None) -> re.Pattern[str] | None:
-    """The argument `sync`. Raises ValueError for what is no regular expression."""
+    """The argument `sync`. Raises ValueError for what is not a regular expression."""
     try:
         return None if text is None else re.compile(text)
     except re.error as error:
-        raise ValueError(f"sync is no regular expression: {error}: {text!r}") from None
+        raise ValueError(f"sync is not a regular expression: {error}: {text!r}") from None

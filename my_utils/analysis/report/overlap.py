@@ -64,9 +64,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(_bytes_of(path))
     except (OSError, ValueError, EOFError, zlib.error, RecursionError) as error:
-        raise ValueError(f"{path} is no trace of torch's profiler: {error}") from error
+        raise ValueError(f"{path} is not a trace of torch's profiler: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
-        raise ValueError(f"{path} is no trace of torch's profiler: it has no traceEvents")
+        raise ValueError(f"{path} is not a trace of torch's profiler: it has no traceEvents")
     return content
 
 

@@ -140,15 +140,15 @@ def _heat(page: Page) -> dict[str, Any] | None:
     if not run.step_ns.size or len(run.steps) < 2:
         return None
     layers: list[dict[str, Any]] = []
-    room = CELLS_MAX
+    cells_left = CELLS_MAX
     for name, matrix in _layers(page):
-        if layers and matrix.size > room:
+        if layers and matrix.size > cells_left:
             break
         coded = code_cells(matrix * 1e-6)
         layers.append(
             {"name": name, "low_ms": coded.low_ms, "ratio": coded.ratio, "data": coded.data}
         )
-        room -= matrix.size
+        cells_left -= matrix.size
     hosts, host_of = np.unique(np.array(run.hosts or [""] * len(run.ranks)), return_inverse=True)
     return {
         "ranks": run.ranks.tolist(),

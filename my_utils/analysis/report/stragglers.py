@@ -17,7 +17,7 @@ whatever its size: the chance of a false name in a whole run is about FALSE_NAME
 
 Rosner (1983), Percentage points for a generalized ESD many-outlier procedure, Technometrics 25(2).
 
-The annotations are no strings here: msgspec evaluates them, from Python 3.14 on with the names of
+The annotations are not strings here: msgspec evaluates them, from Python 3.14 on with the names of
 the module that `public` gives the class.
 """
 
@@ -37,12 +37,12 @@ from .grid import Grid
 from .waits import Segments, working_paths
 
 FALSE_NAMES = 0.01
-LEAST_SHARE = 0.005  # of a step: what costs less is no straggler, however sure
+LEAST_SHARE = 0.005  # of a step: what costs less is not a straggler, however sure
 OUTLIER_SHARE = 0.05  # of a step: the same for a single step
 RANKS_MIN = 4  # with fewer, no rank can be shown to be the exception
 STEPS_MIN = 5
 MEDIAN_ERROR = 1.2533  # the standard error of a median, in those of a mean: sqrt(pi / 2)
-CLOCK_NS = 1000.0  # differences below this are no differences
+CLOCK_NS = 1000.0  # differences below this are not differences
 
 
 @public("my_utils.analysis.report")

@@ -81,7 +81,8 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
     device = _in_order(gpu, columns, np.flatnonzero(leaves == np.arange(len(leaves))))
     totals = np.zeros((*run.totals.shape[:2], len(run.stages) + 1))
     totals[..., :-1], totals[..., -1] = _taken(run, gpu, around)
-    launched = _launched(run, device)
+    others = ("h2d", "communication")
+    launched = [at for at in device if kind_of_stage(run.stages[at]) not in others] or device
     is_launch_bound = _is_launch_bound(run, gpu, device, launched, columns)
     _unhide(run, gpu, totals, device, is_launch_bound)
     begins, ends = run.begins.copy(), run.ends.copy()
@@ -139,12 +140,6 @@ def _around(stages: Sequence[str]) -> Integers:
         return places.get(name, -1)
 
     return np.array([outer(name) for name in stages], np.int64)
-
-
-def _launched(run: RunData, device: list[int]) -> list[int]:
-    """The stages of the device that compute; all, if there is none."""
-    others = ("h2d", "communication")
-    return [at for at in device if kind_of_stage(run.stages[at]) not in others] or device
 
 
 def _untimed_share(seen: RunData, columns: Integers) -> float:

@@ -1,4 +1,4 @@
-"""The causes of findings that are no hiccups: what the host took from the ranks in that time.
+"""The causes of findings that are not hiccups: what the host took from the ranks in that time.
 
 Where some steps have the time and others do not, the two are compared, as for hiccups. Where all
 steps have it, what the host took from whole steps counts as far as it does not fit into the rest of

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...core.units import bytes_text
+
 NOTABLE = 0.05  # of the steps
 INSIDE_PAGE = "docs/runs/inside-backward.md"
 
@@ -17,7 +19,7 @@ def last_lines(detail: Mapping[str, Any]) -> Iterator[str]:
     ...           "modules_before": "layers 18-20"}
     >>> for line in last_lines(detail):
     ...     print(line)
-    in backward, rank 5 comes last to bucket 3 (layers 15-17, 26.2 MB) in 96 % of 50 steps
+    in backward, rank 5 comes last to bucket 3 (layers 15-17, 25.00 MiB) in 96 % of 50 steps
     7 ranks wait 21.0 ms for it; a hook in layers 18-20, just before, shows here too
     """
     yield f"in {detail['last_in']}, {last_short(detail)} of {detail['last_steps']} steps"
@@ -46,7 +48,7 @@ def last_short(detail: Mapping[str, Any]) -> str:
     who, often = f"rank {detail['last_rank']}", f"in {100 * detail['last_share']:.0f} %"
     if "bucket" not in detail:
         return f"{who} comes last, spread over {detail.get('last_in', 'the stage')}, {often}"
-    size = f"{detail['bucket_bytes'] / 1e6:.3g} MB"
+    size = bytes_text(detail["bucket_bytes"])
     named = f"{detail['bucket_modules']}, {size}" if detail["bucket_modules"] else size
     place = f"{detail.get('bucket_kind', 'bucket')} {detail['bucket']}"
     return f"{who} comes last to {place} ({named}) {often}"

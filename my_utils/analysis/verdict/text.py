@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...core.ranges import ranks_text
-from ...core.units import count_text, ms_text, percent_text
+from ...core.units import bytes_text, count_text, ms_text, percent_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, is_costly
 from .last_in_backward_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import change_for, is_collection, next_command, page_path
@@ -92,11 +92,11 @@ def terminal_width() -> int:
 def terminal_lines(verdict: Verdict, width: int) -> list[str]:
     foot = list(_foot(verdict))
     head = ending_lines(verdict, width)
-    room = LINES_MAX - len(foot) - len(head)
+    left = LINES_MAX - len(foot) - len(head)
     if verdict.status == "not judged":
-        lines = list(_not_judged(verdict, width))[:room]
+        lines = list(_not_judged(verdict, width))[:left]
     else:
-        lines = [part for line in _judged(verdict, width) for part in wrapped(line, width)][:room]
+        lines = [part for line in _judged(verdict, width) for part in wrapped(line, width)][:left]
     return head + lines + [_cut(line, width) for line in foot]
 
 
@@ -382,8 +382,8 @@ def _of_loading(detail: Mapping[str, Any]) -> Iterator[str]:
     """
     >>> list(_of_loading({"workers_do": "storage", "worker": 2}))
     ['input waits for worker 2, which waits for storage']
-    >>> list(_of_loading({"workers_do": "storage", "worker": 2, "read_bytes": 3.14e6}))
-    ['input waits for worker 2, which waits for storage and reads 3.1 MB a step']
+    >>> list(_of_loading({"workers_do": "storage", "worker": 2, "read_bytes": 3 << 20}))
+    ['input waits for worker 2, which waits for storage and reads 3.00 MiB a step']
     """
     if detail.get("num_workers") == 0:
         yield "num_workers=0: loading runs in the training process"
@@ -391,16 +391,9 @@ def _of_loading(detail: Mapping[str, Any]) -> Iterator[str]:
         one = "worker" in detail
         who = f"worker {detail['worker']}" if one else "the loader's workers"
         does, do = WORKERS_DO[detail["workers_do"]]
-        read = f" and reads {_kb(detail['read_bytes'])} a step" if "read_bytes" in detail else ""
+        size = detail.get("read_bytes")
+        read = "" if size is None else f" and reads {bytes_text(size)} a step"
         yield f"input waits for {who}, which {does if one else do}{read}"
-
-
-def _kb(count: float) -> str:
-    """
-    >>> _kb(3_140_000), _kb(4096)
-    ('3.1 MB', '4 kB')
-    """
-    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{max(count / 1e3, 1):.0f} kB"
 
 
 def _of_imbalance(one: Finding, verdict: Verdict) -> Iterator[str]:

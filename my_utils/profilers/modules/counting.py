@@ -194,7 +194,7 @@ class Counting:
 
     def _drop_interrupted(self) -> None:
         """Takes back a counted call that has ended without its hook: torch calls none after what
-        is no Exception, as Ctrl-C is not."""
+        is not an Exception, as Ctrl-C is not."""
         if self._is_mine and not _is_running(self._frame):
             self._close()
             for row in self._rows:

@@ -624,16 +624,13 @@ def _run(chosen: argparse.Namespace) -> int:
             table = compare_kernel_metrics(chosen.a, chosen.b, **settings)
             text = _comparison_text(table, chosen.metric, chosen.top)
     if "-" not in (chosen.csv, chosen.png):
-        print(_json_text(table) if chosen.json else text, flush=True)
+        if chosen.json:
+            rows = json.loads(table.to_json(orient="records"))  # null for what is not known
+            text = json.dumps({"version": SCHEMA_VERSION, "kernels": rows})
+        print(text, flush=True)
     for problem in table.attrs["problems"]:
         say("ncu", f"left out: {problem}")
     return EXIT_LEFT_OUT if table.attrs["problems"] else EXIT_OK
-
-
-def _json_text(table: pandas.DataFrame) -> str:
-    """Rows as objects; what is not known is null."""
-    rows = json.loads(table.to_json(orient="records"))
-    return json.dumps({"version": SCHEMA_VERSION, "kernels": rows})
 
 
 if __name__ == "__main__":

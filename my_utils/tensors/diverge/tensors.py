@@ -180,10 +180,10 @@ def _stats_are_close(
         a, b = first.get(name), second.get(name)
         if a is None or b is None or a == b or (a != a and b != b):
             continue
-        room = bound
+        allowed = bound
         if name in _NORMS:  # of all elements together
-            room = rtol * abs(b) + atol * float(second.get("count", 0))
-        if not abs(a - b) <= room:
+            allowed = rtol * abs(b) + atol * float(second.get("count", 0))
+        if not abs(a - b) <= allowed:
             return False
     return True
 

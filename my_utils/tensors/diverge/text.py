@@ -141,7 +141,12 @@ def _figures(figures: Figures | None) -> str:
 
 def _growth(rank: RankReport, limit: int | None) -> Iterator[str]:
     """From the first difference on, every call whose inputs or results differ."""
-    rows = [check for check in rank.checks if _is_row(check)]
+    rows = [
+        check
+        for check in rank.checks
+        if check.exception is not None
+        or Verdict.DIFFERENT in (check.input_verdict, check.output_verdict, check.weight_verdict)
+    ]
     if not rows:
         return
     shown = rows if limit is None else rows[:limit]
@@ -151,11 +156,6 @@ def _growth(rank: RankReport, limit: int | None) -> Iterator[str]:
     if len(rows) > len(shown):
         yield f"and {len(rows) - len(shown)} more calls (--limit)"
     yield ""
-
-
-def _is_row(check: CallCheck) -> bool:
-    verdicts = (check.input_verdict, check.output_verdict, check.weight_verdict)
-    return Verdict.DIFFERENT in verdicts or check.exception is not None
 
 
 def _row(check: CallCheck) -> tuple[str, str, str, str, str]:

@@ -17,6 +17,7 @@ import pytest
 
 from my_utils import _core
 from my_utils.analysis import live
+from my_utils.cli.live import EXIT_FINE, EXIT_NOTHING, EXIT_SUSPECTS, EXIT_USAGE
 
 from ...conftest import ROOT, RunPython
 from ...support.live_ranks import Start, Started, beat, kill, tell_to_close, wait_until, write_beats
@@ -62,7 +63,7 @@ class TestWhatItShows:
         start_rank(1, 8, "iter,backward,all_reduce")
         done = show(run_python, tmp_path, "--once", "--json", "--stuck-after", LONG_S)
         data = loads_checked("live", done.stdout)
-        assert done.returncode == live.EXIT_SUSPECTS
+        assert done.returncode == EXIT_SUSPECTS
         assert data["version"] == 1
         assert (data["missing_ranks"], data["problems"]) == ([], [])
         assert [(r["rank"], r["state"], r["step"]) for r in data["ranks"]] == [
@@ -118,7 +119,7 @@ class TestWhatItShows:
         tell_to_close(start_rank(1, 3, "iter"))
         done = show(run_python, tmp_path, "--once", "--json")
         data = loads_checked("live", done.stdout)
-        assert done.returncode == live.EXIT_FINE
+        assert done.returncode == EXIT_FINE
         assert [rank["state"] for rank in data["ranks"]] == ["closed", "closed"]
         assert data["suspects"] == []
 
@@ -246,7 +247,7 @@ class TestWhoHoldsTheRunUp:
         write_beats(tmp_path, *(beat(r, 9, "iter", "all_reduce") for r in range(2000) if r != 1234))
         write_beats(tmp_path, beat(1234, 9, "iter", "data"))
         done = show(run_python, tmp_path, "--once")
-        assert done.returncode == live.EXIT_SUSPECTS
+        assert done.returncode == EXIT_SUSPECTS
         lines = done.stdout.splitlines()
         assert len(lines) < 10
         assert any(line.split()[0] == "0-1233,1235-1999" for line in lines if line)
@@ -341,12 +342,12 @@ class TestBadFiles:
 class TestTheCommand:
     def test_no_rank(self, tmp_path: Path, run_python: RunPython) -> None:
         done = show(run_python, tmp_path, "--once")
-        assert done.returncode == live.EXIT_NOTHING
+        assert done.returncode == EXIT_NOTHING
         assert "no rank has left a journal or a heartbeat here yet" in done.stdout
 
     def test_no_directory(self, tmp_path: Path, run_python: RunPython) -> None:
         done = show(run_python, tmp_path / "gone", "--once")
-        assert done.returncode == live.EXIT_USAGE
+        assert done.returncode == EXIT_USAGE
         assert done.stderr == f"my_utils live: error: {tmp_path}/gone: no such file or directory\n"
 
     @pytest.mark.parametrize(
@@ -362,7 +363,7 @@ class TestTheCommand:
         self, tmp_path: Path, run_python: RunPython, arguments: list[str], message: str
     ) -> None:
         done = show(run_python, tmp_path, *arguments)
-        assert done.returncode == live.EXIT_USAGE
+        assert done.returncode == EXIT_USAGE
         assert message in done.stderr
 
     def test_snapshot_checks_its_arguments(self, tmp_path: Path) -> None:
@@ -373,7 +374,7 @@ class TestTheCommand:
 
     def test_nothing_heavy_is_loaded(self, tmp_path: Path, run_python: RunPython) -> None:
         program = (
-            "import sys; from my_utils.analysis import live; live.main([sys.argv[1], '--once']);"
+            "import sys; from my_utils.cli import live; live.main([sys.argv[1], '--once']);"
             "print([m for m in ('torch', 'numpy', 'tqdm', 'rich') if m in sys.modules])"
         )
         assert run_python("-c", program, str(tmp_path)).stdout.endswith("[]\n")
@@ -389,7 +390,7 @@ class TestTheCommand:
                 states.append(loads_checked("live", looking.stdout.readline())["ranks"][0]["state"])
             looking.send_signal(signal.SIGINT)
             looking.communicate(timeout=60)  # a full pipe would hold it up
-            assert looking.returncode == live.EXIT_FINE
+            assert looking.returncode == EXIT_FINE
         assert states[0] == "running"
 
     @pytest.mark.slow
@@ -401,7 +402,7 @@ class TestTheCommand:
             assert looking.stdout is not None and looking.stderr is not None
             looking.stdout.readline()
             looking.stdout.close()
-            assert looking.wait(60) == live.EXIT_FINE
+            assert looking.wait(60) == EXIT_FINE
             assert looking.stderr.read() == ""
 
 

@@ -1,5 +1,5 @@
 """`python -m my_utils live --flight-recorder`: the collective that some ranks never entered, from
-dumps in torch's form; and files that are no dumps, or worse."""
+dumps in torch's form; and files that are not dumps, or worse."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 from my_utils.analysis import live
 from my_utils.analysis.live.collectives import find_collectives
 from my_utils.analysis.live.view import collective_lines
+from my_utils.cli.live import EXIT_SUSPECTS, EXIT_USAGE
 
 from ...conftest import RunPython
 from ...support.flight_dumps import START_NS, calls, content, entry, write_dump
@@ -266,7 +267,7 @@ class TestBesideTheRanks:
         done = run_python(
             "-m", "my_utils", "live", str(logs), "--hung", "30", "--flight-recorder", str(dumps)
         )
-        assert done.returncode == live.EXIT_SUSPECTS
+        assert done.returncode == EXIT_SUSPECTS
         lines = done.stdout.splitlines()
         call = (
             "all_reduce #2 [16, 4] Float at train.py:88 in step of the default group of ranks 0-2"
@@ -344,7 +345,7 @@ class TestFiles:
         done = run_python(
             "-m", "my_utils", "live", str(logs), "--once", "--flight-recorder", str(gone)
         )
-        assert done.returncode == live.EXIT_USAGE
+        assert done.returncode == EXIT_USAGE
         assert done.stderr == f"my_utils live: error: {dumps}/gone: No such file or directory\n"
 
 

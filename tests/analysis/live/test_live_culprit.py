@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from my_utils.analysis import live
+from my_utils.cli.live import EXIT_SUSPECTS
 from my_utils.core.run_files.ranks import find_ranks
 
 from ...conftest import RunPython
@@ -41,7 +41,7 @@ def check(folder: Path, run_python: RunPython, place: str, world: int, rank: int
         done = run_python("-m", "my_utils", "live", str(logs), *options)
     seen: dict[str, Any] = json.loads(done.stdout)
     assert [one["rank"] for one in seen["suspects"]] == [rank], seen["suspects"]
-    assert done.returncode == live.EXIT_SUSPECTS
+    assert done.returncode == EXIT_SUSPECTS
     waiting = {one["rank"]: (one["waits_for"], one["stage"]) for one in seen["waiting"]}
     others = set(range(world)) - {rank}
     assert waiting == dict.fromkeys(others, (rank, "backward"))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from my_utils.analysis import live
+from my_utils.cli.live import EXIT_FINE, EXIT_NOTHING, EXIT_SUSPECTS, EXIT_USAGE
 from my_utils.core import ranks
 from my_utils.core.run_files import files
 
@@ -162,7 +163,7 @@ class TestTheVerdict:
         assert (data["hang"]["hung"], data["suspects"]) == (True, [])
         assert data["hang"]["waiting"] == [0, 1, 2]
 
-    @pytest.mark.parametrize(("seconds", "status"), [("30", live.EXIT_SUSPECTS), ("90", 0)])
+    @pytest.mark.parametrize(("seconds", "status"), [("30", EXIT_SUSPECTS), ("90", 0)])
     def test_the_status(
         self, tmp_path: Path, run_python: RunPython, seconds: str, status: int
     ) -> None:
@@ -173,11 +174,11 @@ class TestTheVerdict:
 
     def test_no_rank_and_no_directory(self, tmp_path: Path, run_python: RunPython) -> None:
         done = run_python("-m", "my_utils", "live", str(tmp_path), "--hung", "5")
-        assert done.returncode == live.EXIT_NOTHING
+        assert done.returncode == EXIT_NOTHING
         done = run_python(
             "-m", "my_utils", "live", str(tmp_path), str(tmp_path / "x"), "--hung", "5"
         )
-        assert done.returncode == live.EXIT_USAGE
+        assert done.returncode == EXIT_USAGE
         assert done.stderr == f"my_utils live: error: {tmp_path}/x: no such file or directory\n"
 
     def test_the_lines_for_people(self, tmp_path: Path, run_python: RunPython) -> None:
@@ -197,7 +198,7 @@ class TestTheVerdict:
         write_beats(tmp_path, *(beat(rank, 9, "iter", "all_reduce") for rank in range(1_998)))
         write_beats(tmp_path, beat(1_998, 8, "iter", "data", world_size=2_000))
         done = run_python("-m", "my_utils", "live", str(tmp_path), "--hung", "30")
-        assert done.returncode == live.EXIT_SUSPECTS
+        assert done.returncode == EXIT_SUSPECTS
         lines = done.stdout.splitlines()
         assert len(lines) < 15
         assert lines[1].endswith("1998 ranks: 0-1997")
@@ -217,7 +218,7 @@ class TestSeveralDirectories:
         assert data["log_dirs"] == [str(folder) for folder in folders]
         long = ("--stuck-after", str(LONG_S))
         done = run_python("-m", "my_utils", "live", *map(str, folders), "--once", *long)
-        assert done.returncode == live.EXIT_FINE
+        assert done.returncode == EXIT_FINE
 
     def test_the_same_rank_in_two_of_them(self, tmp_path: Path) -> None:
         for folder, attempt, step in (("a", 2, 50), ("b", 1, 90)):
@@ -454,7 +455,7 @@ class TestHeartbeatsOfRealProcesses:
 
 
 class TestWhatTakesLong:
-    """A checkpoint, an evaluation or a compilation of minutes is no hang."""
+    """A checkpoint, an evaluation or a compilation of minutes is not a hang."""
 
     @pytest.mark.parametrize(
         ("step", "stage"), [(12, "checkpoint"), (12, "eval"), (12, "validation"), (0, "forward")]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from my_utils.analysis import live
-from my_utils.analysis.live.ending import ended_standing_lines
-from my_utils.run.closing import verdict_lines
+from my_utils.run.closing import ended_standing_lines, verdict_lines
 
 from ...conftest import RunPython
 from ...support.flight_dumps import calls, write_dump

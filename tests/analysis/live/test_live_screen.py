@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.analysis import live
+from my_utils.cli.live import EXIT_FINE
 from my_utils.core.colours import stage_colour
 
 from ...conftest import ROOT
@@ -125,7 +125,7 @@ def test_a_hang_on_the_screen(tmp_path: Path) -> None:
     assert f"38;2;{red};{green};{blue}" in culprit, "the mark has the colour of the stage"
     shown.press("q")
     status, left = shown.end()
-    assert status == live.EXIT_FINE
+    assert status == EXIT_FINE
     assert reason in plain(left) and "waits for rank 1" in plain(left), "the last frame stays"
     assert shown.after == shown.before, "the terminal is as it was"
     assert shown.text.count("\x1b[?25l") == shown.text.count("\x1b[?25h") == 1
@@ -149,7 +149,7 @@ def test_ctrl_c_leaves_the_last_frame(tmp_path: Path, start_rank: Start) -> None
     shown.read_until(lambda frame: "iter" in frame)
     shown.process.send_signal(signal.SIGINT)
     status, left = shown.end()
-    assert status == live.EXIT_FINE
+    assert status == EXIT_FINE
     assert "iter" in row_of(left, 0)
 
 
@@ -159,8 +159,8 @@ def test_memory_and_a_capture(tmp_path: Path, start_rank: Start) -> None:
         row = "1.000000000,2023-11-14 22:13:20.000000,vm,4,memory,COUNTER,,"
         file.write(f'{row}"tid=1,rss_bytes=1000,allocated_bytes=3200000000"\n')
     shown = Terminal(tmp_path, "--interval", "0.2", "--stuck-after", LONG_S)
-    shown.read_until(lambda frame: "3.2 GB" in frame)
-    assert re.search(r"\d MB +3\.2 GB", plain(row_of(shown.frame(), 0)))
+    shown.read_until(lambda frame: "2.98 GiB" in frame)
+    assert re.search(r"\d MiB +2\.98 GiB", plain(row_of(shown.frame(), 0)))
     shown.press("c")
     asked_for = r"capture \S+: steps \d+ to \d+ of ranks 0, torch"
     shown.read_until(lambda frame: re.search(asked_for, frame))
@@ -168,7 +168,7 @@ def test_memory_and_a_capture(tmp_path: Path, start_rank: Start) -> None:
     (request,) = asked["requests"]
     assert (request["steps"], request["ranks"]) == (3, "0")
     shown.press("q")
-    assert shown.end()[0] == live.EXIT_FINE
+    assert shown.end()[0] == EXIT_FINE
 
 
 def test_a_capture_of_nobody_says_so(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_capture_of_nobody_says_so(tmp_path: Path) -> None:
     shown.press("c")
     shown.read_until(lambda frame: "no rank runs that could be captured" in frame)
     shown.press("q")
-    assert shown.end()[0] == live.EXIT_FINE
+    assert shown.end()[0] == EXIT_FINE
     assert not (tmp_path / "my_utils.control.json").exists()
 
 
@@ -200,7 +200,7 @@ def test_a_thousand_ranks_show_the_hosts_and_the_worst(tmp_path: Path) -> None:
     assert lines[ranks_at + 1].startswith("! 517")
     assert "and 990 more ranks: --all shows them" in frame
     shown.press("q")
-    assert shown.end()[0] == live.EXIT_FINE
+    assert shown.end()[0] == EXIT_FINE
 
 
 def test_a_narrow_terminal_cuts_lines(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_narrow_terminal_cuts_lines(tmp_path: Path) -> None:
     shown.read_until(lambda frame: "waits for rank 1" in frame)
     assert max(len(line) for line in plain(shown.frame()).splitlines()) <= 60
     shown.press("q")
-    assert shown.end()[0] == live.EXIT_FINE
+    assert shown.end()[0] == EXIT_FINE
 
 
 def test_names_do_not_steer_the_terminal(tmp_path: Path) -> None:

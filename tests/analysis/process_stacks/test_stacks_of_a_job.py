@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.analysis.live.command import main as live_main
 from my_utils.analysis.process_stacks import request
 from my_utils.analysis.process_stacks.request import job_stacks, request_stacks, wait_for_stacks
+from my_utils.cli.live import main as live_main
 from my_utils.profilers.capture.on_demand.control_file import add_stacks, captures_folder, new_id
 
 from ...conftest import ROOT

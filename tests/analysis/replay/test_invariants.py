@@ -88,7 +88,7 @@ def test_a_rank_that_is_copied_changes_nothing(planted: tuple[str, str]) -> None
 
 @st.composite
 def any_operations(draw: st.DrawFn) -> Operations:
-    """Rows with any times, some of which meet; most are no run that could have happened."""
+    """Rows with any times, some of which meet; most are not runs that could have happened."""
     count = draw(st.integers(1, 60))
     column = functools.partial(st.lists, min_size=count, max_size=count)
     rank = np.array(draw(column(st.integers(0, 3))))

@@ -37,7 +37,7 @@ def test_events_of_a_trace_that_cannot_be_read_are_left_out(tmp_path: Path) -> N
     os.mkfifo(tmp_path / "rank-2.json")
     verdict = verdict_of([str(tmp_path)])
     assert verdict.findings[0].ranks == (1,), verdict
-    assert any(f"{len(ODD_EVENTS)} events are no slices" in note for note in verdict.notes)
+    assert any(f"{len(ODD_EVENTS)} events are not slices" in note for note in verdict.notes)
 
 
 def test_a_rank_that_no_job_has_is_not_taken_from_a_trace(tmp_path: Path) -> None:

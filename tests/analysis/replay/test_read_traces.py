@@ -17,7 +17,7 @@ import pytest
 from my_utils.analysis.replay.inputs import verdict_of
 from my_utils.analysis.replay.read_traces import read_traces
 from my_utils.analysis.replay.result import ReplayFinding, ReplayVerdict
-from my_utils.analysis.report.operations_run import WAITS, run_of_operations
+from my_utils.analysis.report.run_page import WAITS, run_of_operations
 
 from ...conftest import ROOT
 from ...support.ranks import run_ranks

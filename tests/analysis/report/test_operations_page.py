@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from my_utils.analysis.replay.operations import Operations
-from my_utils.analysis.report.operations_run import WAITS, run_of_operations
+from my_utils.analysis.report.run_page import WAITS, run_of_operations
 
 from ...support.plants import case_of
 from ...support.replayed import operations_of

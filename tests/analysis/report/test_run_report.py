@@ -463,7 +463,7 @@ def test_nothing_to_report_on(tmp_path: Path) -> None:
 def test_wrong_arguments(run: tuple[Run, Path]) -> None:
     with pytest.raises(ValueError, match="engine must be 'local' or 'ray', not 'spark'"):
         analyze(run[1], engine="spark")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="sync is no regular expression"):
+    with pytest.raises(ValueError, match="sync is not a regular expression"):
         analyze(run[1], sync="(")
     with pytest.raises(ValueError, match="warmup must be at least 0, not -1"):
         analyze(run[1], warmup=-1)
@@ -677,7 +677,7 @@ def test_exit_statuses(
             main([str(run[1]), *wrong])
         assert raised.value.code == 2
     told = capsys.readouterr().err
-    assert "sync is no regular expression" in told and "an empty range of steps: '7:3'" in told
+    assert "sync is not a regular expression" in told and "an empty range of steps: '7:3'" in told
     assert "page.pdf: unknown suffix '.pdf'; known are .html, .htm and .json" in told
 
 
@@ -749,14 +749,14 @@ def test_traces_that_are_none(run: tuple[Run, Path], tmp_path: Path) -> None:
         ("number.json", b"9" * 5000),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=f"{name} is no trace of torch's profiler"):
+        with pytest.raises(ValueError, match=f"{name} is not a trace of torch's profiler"):
             overlap_of([str(tmp_path / name)])
     odd = {"traceEvents": [5, {"ph": "X"}, {"ph": "X", "name": "nccl"}], "distributedInfo": None}
     (tmp_path / "odd.json").write_text(json.dumps(odd))
     (row,) = overlap_of([str(tmp_path / "odd.json")]).to_dict("records")
     assert (row["rank"], row["communication_s"]) == (0, 0)
     os.mkfifo(tmp_path / "fifo.json")
-    with pytest.raises(ValueError, match=r"fifo.json is no trace of torch's profiler: .*regular"):
+    with pytest.raises(ValueError, match=r"fifo.json is not a trace of torch's .*regular"):
         overlap_of([str(tmp_path / "fifo.json")])
 
 

@@ -107,7 +107,7 @@ def test_stages_of_other_threads_are_in_the_tables(tmp_path: Path) -> None:
 
 
 def test_stages_of_a_pipeline_that_the_run_names(tmp_path: Path) -> None:
-    """`my_utils run` writes it down in a row of its own, without a label."""
+    """`my_utils run` writes it down in a separate row, without a label."""
     for rank in range(8):
         random = np.random.default_rng(rank)
         csv = RankCsv(rank, 8)

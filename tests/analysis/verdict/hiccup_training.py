@@ -118,7 +118,7 @@ def _end(processes: list[int]) -> None:
 
 @contextlib.contextmanager
 def _cgroup(controller: str) -> Iterator[Path]:
-    """This process is in a cgroup of its own meanwhile."""
+    """This process is in a separate cgroup meanwhile."""
     own = CGROUPS / controller / f"my_utils_hiccups_{os.getpid()}"
     own.mkdir()
     (own / "cgroup.procs").write_text(str(os.getpid()))

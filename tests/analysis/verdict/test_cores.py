@@ -97,7 +97,7 @@ def test_a_little_waiting_is_ok() -> None:
 
 @pytest.mark.no_torch
 def test_the_rank_that_waits_least_counts() -> None:
-    """What one rank waits while the others do not is no lack of cores of the run."""
+    """What one rank waits while the others do not is not a lack of cores of the run."""
     run = ArrayRun(ranks=4)
     delay = np.full((4, run.steps), 1e3)
     delay[2] = 50e3

@@ -19,7 +19,7 @@ from ...support.array_runs import MEANS_MS, ArrayRun
 
 pytestmark = pytest.mark.no_torch
 
-BUCKETS = [Bucket(25_000_000, f"layers {3 * at}-{3 * at + 2}") for at in (5, 4, 3, 2, 1)]
+BUCKETS = [Bucket(25 << 20, f"layers {3 * at}-{3 * at + 2}") for at in (5, 4, 3, 2, 1)]
 EVERY = 4
 SLOW = 3
 
@@ -93,7 +93,7 @@ def test_rank_and_bucket_are_named(ranks: int, bucket: int, seed: int) -> None:
 def test_the_text_says_whom_how_often_and_what_comes_before() -> None:
     text = text_of(judge(Planted(8).slow(30.0, 5).data()))
     assert "WAITING FOR rank 5 in backward" in text
-    assert "in backward, rank 5 comes last to bucket 2 (layers 9-11, 25 MB) in 100 % of" in text
+    assert "in backward, rank 5 comes last to bucket 2 (layers 9-11, 25.00 MiB) in 100 % of" in text
     assert "7 ranks wait " in text and " ms for it; a hook in layers 12-14, just before" in text
     assert "docs/runs/inside-backward.md" in text
     assert "enqueueing" not in text
@@ -115,7 +115,7 @@ def test_less_than_a_tenth_is_no_finding_but_worth_a_word() -> None:
     verdict = judge(Planted().slow(6.0).data())
     assert verdict.status == "ok"
     assert found(verdict).kind == "not judged inside"
-    assert "not judged inside; rank 3 comes last to bucket 2 (layers 9-11, 25 MB)" in text_of(
+    assert "not judged inside; rank 3 comes last to bucket 2 (layers 9-11, 25.00 MiB)" in text_of(
         verdict
     )
 
@@ -333,7 +333,7 @@ def collectives(ranks: int, late_ms: float, at: int = 3, seed: int = 0) -> RunDa
         now = now + own[..., place]
         ready[..., place] = now - begins
         now = np.broadcast_to(now.max(0), now.shape)
-    names = [Bucket(25_000_000, f"layers.{5 - place}", "reduce_scatter") for place in range(6)]
+    names = [Bucket(25 << 20, f"layers.{5 - place}", "reduce_scatter") for place in range(6)]
     data.ready = ReadyTimes(columns, begins, ready, names)
     return data
 
@@ -346,7 +346,7 @@ def test_rank_and_collective_are_named(ranks: int, seed: int) -> None:
     assert one.ranks == (ranks - 1,) and one.stage == "backward" and one.kind == "straggler"
     assert one.detail["bucket"] == 3
     assert one.detail["last_wait_ns"] == pytest.approx(30e6, rel=0.15)
-    assert "comes last to reduce_scatter 3 (layers.2, 25 MB) in 100 %" in text_of(verdict)
+    assert "comes last to reduce_scatter 3 (layers.2, 25.00 MiB) in 100 %" in text_of(verdict)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -292,6 +292,6 @@ def test_on_the_fake_driver(
     assert done.returncode == 0, done.stderr
     verdict = judge(load_run(logs))
     assert verdict.is_cuda and verdict.status != "not judged", verdict.lines()
-    # A busy machine has hiccups of its own, and sleeps longer than it was asked to.
+    # A busy machine has its own hiccups, and sleeps longer than it was asked to.
     found = [one.kind for one in verdict.findings if one.kind in ("input", "compute", "launch")]
     assert found[0] == kind, verdict.lines()

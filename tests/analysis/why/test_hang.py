@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from my_utils.analysis.live import snapshot
-from my_utils.analysis.live.command import main as live
+from my_utils.cli.live import main as live
 from my_utils.cli.why import main
 
 from ...conftest import ROOT

@@ -628,7 +628,7 @@ def test_all_ranks(tmp_path: Path) -> None:
         assert [int(facts["offset_ns"]) for facts in noted] == [offset for offset, *_ in found]
 
 
-# Rank 2 dies before it takes part; rank 1 has a host of its own and lines up all the same.
+# Rank 2 dies before it takes part; rank 1 has its own host and lines up all the same.
 DEAD = """
 import json, logging
 logging.basicConfig(stream=sys.stderr)

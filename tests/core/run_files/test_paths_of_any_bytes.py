@@ -114,7 +114,7 @@ def work(name):
 thread = threading.Thread(target=work, args=["threaded"], name=given)
 thread.start()
 thread.join()
-child = os.fork()  # it has files of its own
+child = os.fork()  # it has its own files
 if child == 0:
     work("forked")
     logger.close()

@@ -237,7 +237,7 @@ def test_the_end_goes_to_the_controller_of_the_beginning(
 def test_a_marked_function_is_shipped_by_value(
     controller: CaptureController, backend: Recorder
 ) -> None:
-    """As Ray does; the process that gets it has a controller of its own."""
+    """As Ray does; the process that gets it has its own controller."""
     cloudpickle = pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
 
     def forward() -> str:

@@ -29,7 +29,7 @@ __all__ = ["backend", "controller"]  # fixtures
 def wait_until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + 30
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "waited for nothing"
         time.sleep(0.01)
 
 

@@ -62,7 +62,7 @@ def held():
     return sum(request.time >= since for request in _job.seen.values()) < number
 """
 
-# A rank that trains: each step has a name of its own in a trace. It ends when its parent does.
+# A rank that trains: each step has its own name in a trace. It ends when its parent does.
 LOOP = """
 import ctypes, json, signal, sys, threading, time
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -628,7 +628,7 @@ class TestAtStart:
 def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "waited for nothing"
         time.sleep(0.02)
 
 

@@ -877,7 +877,7 @@ def test_functions_that_run_once() -> None:
 
 
 class Playing:
-    """A worker of this process, with a controller of its own."""
+    """A worker of this process, with its own controller."""
 
     def __init__(self, role: str) -> None:
         self.role = role

@@ -1,6 +1,6 @@
 """`--export` of `why` and `report`, read back with the targets' own readers, all without a network.
 
-MLflow is no part of the tests' environment: MLFLOW_PYTHONPATH may name a folder that has it.
+MLflow is not part of the tests' environment: MLFLOW_PYTHONPATH may name a folder that has it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from my_utils.record.exporters.verdict import parse_target
+from my_utils.analysis.verdict.export import parse_target
 
 from ...conftest import ROOT, RunPython
 from ...support.run_csv import RankCsv

@@ -189,8 +189,8 @@ def test_each_record_is_in_the_file_when_the_call_returns(tmp_path: Path) -> Non
         handler.emit(logging.makeLogRecord({"msg": f"line {number} ü"}))
         lines = path.read_text(encoding="utf-8").splitlines()
         assert lines == [f"line {i} ü" for i in range(number + 1)]
-    handler.emit(logging.makeLogRecord({"msg": "\udcff is no text"}))
-    assert path.read_text(encoding="utf-8").endswith("\\udcff is no text\n")
+    handler.emit(logging.makeLogRecord({"msg": "\udcff is not a text"}))
+    assert path.read_text(encoding="utf-8").endswith("\\udcff is not a text\n")
     handler.close()
 
 

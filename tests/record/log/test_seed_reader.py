@@ -1,5 +1,5 @@
 """What the project writes is read by the converter that users of the first version copied: it takes
-whatever is no START for an end, and no end may come without its start."""
+whatever is not a START for an end, and no end may come without its start."""
 
 from __future__ import annotations
 

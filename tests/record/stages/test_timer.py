@@ -471,7 +471,7 @@ def test_hot_calls_reach_c_with_nothing_between(timer_class: type[MyTimer]) -> N
     timer.start("the first stage of a thread asks for the thread's name")
     timer.stop("the first stage of a thread asks for the thread's name")
     frames: list[str] = []
-    gc.disable()  # what it calls back is no part of the calls
+    gc.disable()  # what it calls back is not part of the calls
     sys.setprofile(lambda frame, event, arg: frames.append(event) if event == "call" else None)
     try:
         timer.set_step(1)

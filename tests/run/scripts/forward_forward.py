@@ -1,4 +1,4 @@
-"""Forward-forward: every layer has an optimizer of its own and trains by itself."""
+"""Forward-forward: every layer has its own optimizer and trains by itself."""
 
 import torch
 from torch import nn

@@ -79,7 +79,7 @@ def _bert(t: Any, layers: int) -> tuple[nn.Module, Batch]:
 
 
 class Scaled(nn.Module):
-    """Has a parameter of its own beside the modules in it, and drops without a module."""
+    """Has its own parameter beside the modules in it, and drops without a module."""
 
     def __init__(self, choose: random.Random, width: int, depth: int) -> None:
         super().__init__()

@@ -243,7 +243,7 @@ def run(todo: Sequence[tuple[str, str, str, int]], keep: Path | None) -> list[Ou
                 continue
             try:
                 done[key] = attempt(*key)
-            except Exception as error:  # a model that cannot run with a fault is no answer
+            except Exception as error:  # a model that cannot run with a fault is not an answer
                 done[key] = Outcome(*key, "failed", f"{type(error).__name__}: {error}"[:300])
             if keep is not None:
                 with keep.open("a") as file:

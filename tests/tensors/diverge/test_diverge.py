@@ -624,7 +624,7 @@ class TestCommandLine:
         assert diverge.main([*runs, "--json"]) == 1
 
         def refuse(text: str) -> None:
-            raise AssertionError(f"{text} is no JSON")
+            raise AssertionError(f"{text} is not JSON")
 
         out = capsys.readouterr().out
         json.loads(out, parse_constant=refuse)

@@ -360,7 +360,7 @@ INDEXES: dict[str, dict[str, Any]] = {
     "a negative size": {"a": ["F32", [-2, -1], [0, 8]]},
     "an unknown type": {"a": ["F128", [1], [0, 8]]},
     "backwards": {"a": ["F32", [2], [8, 0]]},
-    "sizes that are no ints": {"a": ["F32", [True, 2.0], [0, 8]]},
+    "sizes that are not ints": {"a": ["F32", [True, 2.0], [0, 8]]},
 }
 
 

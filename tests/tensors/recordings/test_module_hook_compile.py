@@ -167,7 +167,7 @@ def test_op_tells_repeated_calls_in_one_graph_apart() -> None:
 
 @pytest.mark.slow
 def test_op_with_many_compiled_blocks() -> None:
-    """Each block has a graph of its own, more of them than torch compiles by default."""
+    """Each block has its own graph, more of them than torch compiles by default."""
     blocks = [compiled_by(Block(), backend="eager", fullgraph=True) for _ in range(12)]
     model = nn.Sequential(*blocks)
     limit = torch._dynamo.config.recompile_limit

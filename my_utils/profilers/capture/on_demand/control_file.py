@@ -4,7 +4,7 @@
 responds with a small file, `<log_dir>/captures/<id>__rank<rank>.status.json`. Nothing in these
 files is executed; an id is a plain file name, and only `output_dir` is a path.
 
-The annotations of `Request` are no strings: see `result`.
+The annotations of `Request` are not strings: see `result`.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The response of a rank to a request for a capture.
 
-The annotations are no strings here: msgspec evaluates them, from Python 3.14 on with the names of
+The annotations are not strings here: msgspec evaluates them, from Python 3.14 on with the names of
 the module that `public` gives the class.
 """
 

@@ -247,9 +247,7 @@ class Listener:
             except RequestError as error:
                 _logger.warning("a request for a capture is ignored: %s", error)
                 if error.id is not None:
-                    self.respond(error.id, self.rank, broken_response(error.id, self.rank, error))
-
-
-def broken_response(id: str, rank: int, error: RequestError) -> Response:
-    reason = f"the request is broken: {error}"
-    return {"id": id, "rank": rank, "pid": os.getpid(), "state": "failed", "reason": reason}
+                    self.respond(error.id, self.rank, {
+                        "id": error.id, "rank": self.rank, "pid": os.getpid(), "state": "failed",
+                        "reason": f"the request is broken: {error}",
+                    })  # fmt: skip

@@ -224,7 +224,9 @@ class ProfileManager:
             return []
         self._covered_to = self._last_of(it)
         if self._plan.finish is not None and self._covered_to == self._plan.last_step:
-            self._to_finish = _all_targets(wg_by_role)
+            groups = [group for group in wg_by_role.values() if group is not None]
+            targets = {target.key: target for group in groups for target in targets_of(group)}
+            self._to_finish = list(targets.values())
         missing = []
         shared: dict[object, tuple[Target, list[Role]]] = {}
         for role in self._plan.roles:
@@ -438,11 +440,6 @@ class ProfileManager:
 
 def _is_for(chosen: Role | Finish, target: Target) -> bool:
     return target.rank is None or chosen.ranks is None or target.rank in chosen.ranks
-
-
-def _all_targets(wg_by_role: Mapping[str, Any]) -> list[Target]:
-    groups = [group for group in wg_by_role.values() if group is not None]
-    return [*{target.key: target for group in groups for target in targets_of(group)}.values()]
 
 
 def _function_of(role: Role, function: str) -> str:

@@ -82,15 +82,15 @@ def last_in_a_row(chosen: Sequence[Steps], step: int) -> int:
     """
     while is_chosen(chosen, step + 1):
         step += 1
-        here = [steps for steps in chosen if _applies(steps, step)]
+        here = [
+            steps
+            for steps in chosen
+            if steps.first <= step and (steps.last is None or step <= steps.last)
+        ]
         end = _end_of_stretch(chosen, step)
         if end is not None and _holds_all(here):
             step = end
     return step
-
-
-def _applies(steps: Steps, step: int) -> bool:
-    return steps.first <= step and (steps.last is None or step <= steps.last)
 
 
 def _end_of_stretch(chosen: Sequence[Steps], step: int) -> int | None:

@@ -10,7 +10,7 @@ wait for, and writes into DIR (default `demo_output`):
     timeline.png                two steps as a picture
     logs/                       the profile CSVs, text logs and reports of the run
 
-Works offline, takes about 25 seconds on two cores. The training itself is in `gpt.py`.
+Works offline, takes about 25 seconds on two cores. The training itself is in `demo_gpt.py`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...analysis.replay.inputs import verdict_of
-from ...core.command_line import (
+from ..analysis.replay.inputs import verdict_of
+from ..core.command_line import (
     CommandParser,
     add_output,
     fail,
     parser,
     run_cli,
 )
-from ...trace.timeline import find_csvs, plot_timeline, read_spans
+from ..trace.timeline import find_csvs, plot_timeline, read_spans
 
 MARK = ".my_utils_demo"  # in the logs of demos, which a later one may remove
 PATTERNS = ("profile_rank_*.csv", "rank_*", "report_rank_*")
@@ -74,7 +74,7 @@ def run_ranks(log_dir: Path, ranks: int, steps: int, balance: bool) -> None:
     # Gloo resolves the host's own name, which may fail. On one machine loopback is enough.
     environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
     with tempfile.TemporaryDirectory(prefix="my_utils_demo_") as scratch:
-        command = [sys.executable, "-m", "my_utils.cli.demo.gpt", "--log-dir", str(log_dir)]
+        command = [sys.executable, "-m", "my_utils.cli.demo_gpt", "--log-dir", str(log_dir)]
         command += ["--store", f"{scratch}/store", "--ranks", str(ranks), "--steps", str(steps)]
         command += ["--balance"] if balance else []
         with contextlib.ExitStack() as stack:
@@ -119,7 +119,7 @@ def _describe(rank: int, code: int, scratch: Path) -> str:
 
 def write_traces(log_dir: Path, out: Path) -> list[Path]:
     """Merges the CSVs of all ranks into one trace, in both formats."""
-    from ...trace import csv2trace
+    from ..trace import csv2trace
 
     traces = [out / "trace.pftrace", out / "trace.json"]
     for trace, kind in zip(traces, ("perfetto", "json"), strict=True):

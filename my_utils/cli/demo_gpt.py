@@ -20,10 +20,10 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...core.extras import needs_torch
-from ...core.files import utf8_path
-from ...record.log.logger import GlobalLogger
-from ...record.stages.timers import MyTimer
+from ..core.extras import needs_torch
+from ..core.files import utf8_path
+from ..record.log.logger import GlobalLogger
+from ..record.stages.timers import MyTimer
 
 with needs_torch("the demo"):
     import torch

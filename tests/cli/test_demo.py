@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from my_utils.analysis.replay.inputs import verdict_of
-from my_utils.cli.demo.command import WARM_UP, DemoError, _wait, clear_logs, who_waits
+from my_utils.cli.demo import WARM_UP, DemoError, _wait, clear_logs, who_waits
 
-from ...support.planted_runs import Run
+from ..support.planted_runs import Run
 
 # three processes import torch side by side
 pytestmark = [pytest.mark.long_file, pytest.mark.timeout(320)]

@@ -28,8 +28,22 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 
-from ...core.arguments import check_seconds, parse_seconds
-from ...core.command_line import (
+from ..analysis.live.poll import STUCK_AFTER_S, Snapshot, SnapshotRequest, as_data
+from ..analysis.live.poller import Poller
+from ..analysis.live.result import SnapshotData
+from ..analysis.live.stacks import (
+    LiveData,
+    places_by_rank,
+    stack_view_lines,
+    stacks_as_data,
+    stacks_of,
+    stacks_of_named,
+)
+from ..analysis.live.view import View
+from ..analysis.process_stacks.request import Stacks
+from ..analysis.verdict.text import terminal_width
+from ..core.arguments import parse_seconds
+from ..core.command_line import (
     CommandParser,
     add_json,
     add_logs,
@@ -39,31 +53,14 @@ from ...core.command_line import (
     parser,
     run_cli,
 )
-from ...core.ranges import checked, parse_ranks
-from ...core.run_files.newest import found_logs
-from ...core.terminal import table_lines, wants_color
-from ..process_stacks.request import Stacks
-from ..verdict.text import terminal_width
-from .poll import Snapshot, SnapshotRequest, as_data, take_snapshot
-from .poller import Poller
-from .result import SnapshotData
-from .stacks import (
-    LiveData,
-    places_by_rank,
-    stack_view_lines,
-    stacks_as_data,
-    stacks_of,
-    stacks_of_named,
-)
-from .verdict import VerdictLines
-from .view import View
+from ..core.ranges import checked
+from ..core.run_files.newest import found_logs
+from ..core.terminal import table_lines, wants_color
 
-__all__ = ["main", "parse_ranks", "snapshot"]
-
-STUCK_AFTER_S = 10.0
 BETWEEN_POLLS_S = 0.5
-
-_Path = str | os.PathLike[str]
+BYTES_MAX = 100_000_000  # of profile CSVs: judging more holds the view up
+VERDICT_EVERY_S = 10.0
+TIMES_ITS_COST = 100.0  # so that judging takes 1 % of the time at most
 
 EXIT_FINE = 0
 EXIT_NOTHING = 1
@@ -82,51 +79,6 @@ _NOTES = (
     "SECONDS, and 3 that the run hangs: a rank has made no progress for SECONDS, or is dead, or "
     "silent for so long. With neither it goes on until Ctrl-C, and exits with 0."
 )
-
-
-def snapshot(
-    log_dir: _Path | Sequence[_Path],
-    *,
-    ranks: Collection[int] | None = None,
-    stuck_after_s: float = STUCK_AFTER_S,
-    hung_after_s: float | None = None,
-    flight_recorder: _Path | None = None,
-) -> SnapshotData:
-    """What the ranks of a run do, as plain data that goes into JSON.
-
-    log_dir: the log directory of the run, or several if its ranks write to different ones.
-    ranks: the ranks to include; all by default.
-    stuck_after_s: seconds without a sign of life after which a rank counts as silent (at least 1 s
-        where its journal is read, 4 s elsewhere: two of its beats). If no stage begins or ends for
-        `stuck_after_s`, the ranks are searched for one that the others wait for.
-    hung_after_s: check whether the run hangs. Suspects are then only ranks that are gone, or that
-        have been silent or without progress for this many seconds. It replaces `stuck_after_s`.
-    flight_recorder: a directory with dumps of torch's flight recorder, one a rank, or the beginning
-        of their paths, as in TORCH_FR_DUMP_TEMP_FILE. Nothing in them is executed: only plain data
-        is read from pickles.
-
-    `SnapshotData` and the types in its file, `analysis/live/result.py`, say what the keys mean;
-    docs/schema/live.json is the same as a JSON Schema. Later versions only add keys (`version` is
-    1).
-
-    Raises OSError when a directory cannot be read, TypeError and ValueError for wrong arguments.
-    Nothing in the directories is changed. Thread-safe.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     snapshot(folder)["ranks"]
-    []
-    """
-    check_seconds("stuck_after_s", stuck_after_s)
-    if hung_after_s is not None:
-        check_seconds("hung_after_s", hung_after_s)
-    given = [log_dir] if isinstance(log_dir, str | os.PathLike) else log_dir
-    if not given:
-        raise ValueError("log_dir must name at least one directory")
-    log_dirs = tuple(os.fspath(path) for path in given)
-    dumps = None if flight_recorder is None else os.fspath(flight_recorder)
-    request = SnapshotRequest(log_dirs, ranks, stuck_after_s, hung_after_s, dumps)
-    return as_data(take_snapshot(request))
 
 
 def command_parser() -> CommandParser:
@@ -201,7 +153,7 @@ class _Snapshots:
         self.color = wants_color(sys.stdout, arguments.no_color)
         table = functools.partial(table_lines, head="none")  # the view paints its lines itself
         self.view = View(color=self.color, group=False if arguments.all else None, table=table)
-        self.verdict = VerdictLines(arguments.logs, arguments.ranks)
+        self.verdict = _VerdictLines(arguments.logs, arguments.ranks)
 
     def take_confirmed(self) -> tuple[str | list[str], int]:
         """As `take`, of the second of two polls: an accusation needs both."""
@@ -237,6 +189,50 @@ class _Snapshots:
         return ["", *lines] if lines else []
 
 
+class _VerdictLines:
+    """What bounds the run: the lines of `my_utils why`, worked out anew every ten seconds, or more
+    rarely where it takes long. It needs numpy, so that is imported with the first lines."""
+
+    def __init__(self, log_dirs: Sequence[str], ranks: Collection[int] | None) -> None:
+        self.log_dirs = log_dirs
+        self.ranks = None if ranks is None else set(ranks)
+        self._lines: list[str] = []
+        self._next_s = 0.0
+
+    def lines(self, width: int) -> list[str]:
+        """One line where the run is not judged; none where no rank has written a row."""
+        began = time.monotonic()
+        if began >= self._next_s:
+            self._lines = self._worked_out(width)
+            took = time.monotonic() - began
+            self._next_s = began + max(VERDICT_EVERY_S, TIMES_ITS_COST * took)
+        return self._lines
+
+    def _worked_out(self, width: int) -> list[str]:
+        size = sum(_bytes_in(folder) for folder in self.log_dirs)
+        if not size:
+            return []
+        if size > BYTES_MAX:
+            return [f"what bounds the run: my_utils why {' '.join(self.log_dirs)}"]
+        from ..analysis.replay.inputs import verdict_of
+
+        verdict = verdict_of(list(self.log_dirs), self.ranks)
+        lines = verdict.lines(width)
+        return lines[:1] if verdict.status == "not judged" else lines
+
+
+def _bytes_in(folder: str) -> int:
+    try:
+        with os.scandir(folder) as entries:
+            return sum(
+                entry.stat().st_size
+                for entry in entries
+                if entry.name.startswith("profile_rank_") and entry.name.endswith(".csv")
+            )
+    except OSError:
+        return 0
+
+
 def _status(seen: Snapshot) -> int:
     if not seen.found.ranks:
         return EXIT_NOTHING
@@ -265,9 +261,9 @@ def _follow(snapshots: _Snapshots) -> None:
     if snapshots.json or not sys.stdout.isatty():
         _go_on(snapshots)
         return
-    from .follow import Follow
-    from .memory import memory_of
-    from .screen import Screen
+    from ..analysis.live.follow import Follow
+    from ..analysis.live.memory import memory_of
+    from ..analysis.live.screen import Screen
 
     log_dirs = snapshots.poller.request.log_dirs
     screen = Screen(
