@@ -22,7 +22,8 @@ def serve(name: str) -> None:
     gc.disable()
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        _set_bounds(request["bytes"], request["seconds"])
+        if request["bounds"] is not None:
+            _set_bounds(*request["bounds"])
         response = pickle.dumps(call(*request["arguments"]), pickle.HIGHEST_PROTOCOL)
         responses.write(len(response).to_bytes(8, "little") + response)
         responses.flush()

@@ -1,7 +1,7 @@
-"""Runs parsers of other packages on untrusted files: in a child process, with limits.
+"""Reads files in child processes: untrusted ones with limits, and many of them side by side.
 
 A file that makes the parser crash, hang or ask for memory without end costs a child, and is
-reported. The child is started at the first file, and again after one that ended it.
+reported. A child is started at its first file, and again after one that ended it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import contextlib
 import json
 import os
 import pickle
+import queue
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 BYTES_AT_LEAST = 512 << 20  # of memory
@@ -32,26 +34,46 @@ class ReaderEnded(ValueError):
     """The child did not live to read the file. The message says why."""
 
 
-class Reader:
-    """Calls a function in a child, such as "my_utils.analysis.live.flight_files:read_dump". One
-    thread at a time; a context manager that ends the child."""
+class Readers:
+    """Calls a function in so many children, with limits of memory and time if it is bounded. From
+    that many threads at once; a context manager that ends the children."""
 
-    def __init__(self, function: str) -> None:
-        self._function = function
-        self._child: subprocess.Popen[bytes] | None = None
+    def __init__(self, function: Callable[..., Any], count: int, *, bounded: bool) -> None:
+        self._readers = [_Reader(function, bounded) for _ in range(count)]
+        self._free: queue.SimpleQueue[_Reader] = queue.SimpleQueue()
+        for reader in self._readers:
+            self._free.put(reader)
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Readers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        for reader in self._readers:
+            reader.end()
 
     def read(self, path: str, *arguments: Any) -> Any:
         """What the function returns for `*arguments, path`. Numbers and texts are passed, and plain
-        classes come back. ReaderEnded where the file took more than its size allows, or crashed
-        the child."""
+        classes come back. ReaderEnded where the file crashed the child, or took more than its size
+        allows."""
+        reader = self._free.get()
+        try:
+            return reader.read(path, *arguments)
+        finally:
+            self._free.put(reader)
+
+
+class _Reader:
+    """One child."""
+
+    def __init__(self, function: Callable[..., Any], bounded: bool) -> None:
+        self._function = f"{function.__module__}:{function.__name__}"
+        self._bounded = bounded
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def read(self, path: str, *arguments: Any) -> Any:
         child = self._child = self._child or self._start()
-        request = {"arguments": [*arguments, path], **_bounds(path)}
+        bounds = _bounds(path) if self._bounded else None
+        request = {"arguments": [*arguments, path], "bounds": bounds}
         assert child.stdin is not None and child.stdout is not None
         try:
             child.stdin.write(json.dumps(request).encode() + b"\n")
@@ -65,9 +87,9 @@ class Reader:
         except BrokenPipeError:
             pass
         except BaseException:
-            self._end()  # what is left in the pipe belongs to this request
+            self.end()  # what is left in the pipe belongs to this request
             raise
-        raise ReaderEnded(_reason(self._end()))
+        raise ReaderEnded(_reason(self.end()))
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -77,7 +99,8 @@ class Reader:
             stderr=subprocess.DEVNULL,
         )
 
-    def _end(self) -> int:
+    def end(self) -> int:
+        """Ends the child; its exit status."""
         child, self._child = self._child, None
         if child is None:
             return 0
@@ -92,15 +115,14 @@ class Reader:
             return child.wait()
 
 
-def _bounds(path: str) -> dict[str, int]:
+def _bounds(path: str) -> tuple[int, int]:
+    """Bytes of memory and seconds of the processor."""
     try:
         size = os.stat(path).st_size
     except OSError:  # the child says so
         size = 0
-    return {
-        "bytes": min(BYTES_AT_MOST, BYTES_AT_LEAST + BYTES_A_BYTE * size),
-        "seconds": SECONDS_AT_LEAST + size // FILE_BYTES_A_SECOND,
-    }
+    memory = min(BYTES_AT_MOST, BYTES_AT_LEAST + BYTES_A_BYTE * size)
+    return memory, SECONDS_AT_LEAST + size // FILE_BYTES_A_SECOND
 
 
 def _reason(status: int) -> str:

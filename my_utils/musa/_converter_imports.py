@@ -126,7 +126,8 @@ def _written(node: cst.Import | cst.ImportFrom, pieces: list[_Piece]) -> Stateme
     by_module: dict[str | None, list[cst.ImportAlias]] = {}
     for piece in pieces:
         group = by_module.setdefault(piece.module, [])
-        if not any(_binds_the_same(piece.alias, other) for other in group):
+        new = name_of(piece.alias), piece.alias.evaluated_alias
+        if all(new != (name_of(alias), alias.evaluated_alias) for alias in group):
             group.append(piece.alias)
     groups = list(by_module.items())
     old = None
@@ -142,10 +143,6 @@ def _written(node: cst.Import | cst.ImportFrom, pieces: list[_Piece]) -> Stateme
     last = statements[-1].with_changes(semicolon=node.semicolon)
     whole = [each.with_changes(semicolon=SEMICOLON) for each in statements[:-1]]
     return cst.FlattenSentinel([*whole, last]) if whole else last
-
-
-def _binds_the_same(one: cst.ImportAlias, other: cst.ImportAlias) -> bool:
-    return name_of(one) == name_of(other) and one.evaluated_alias == other.evaluated_alias
 
 
 def _statement(module: str | None, aliases: list[cst.ImportAlias]) -> cst.Import | cst.ImportFrom:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.arguments import check_int
 from . import _rules
 
 StrPath = str | os.PathLike[str]
@@ -49,12 +48,6 @@ def mapping(rules: Any) -> dict[str, str]:
         if not old:
             raise ValueError(f"mapping_rule: nothing to look for, to put {new!r} there")
     return dict(rules)
-
-
-def job_count(jobs: Any) -> int:
-    if jobs is None:
-        return len(os.sched_getaffinity(0))
-    return check_int("jobs", jobs, 1, or_none=True)
 
 
 def platform(name: Any) -> _rules.Platform:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.arguments import check_bool
+from ..core.arguments import check_bool, check_int
 from ..core.command_line import CommandParser, add_quiet, fail, parser, run_cli
 from ..core.outputs import open_output
 from ..core.progress import Progress
@@ -166,7 +166,8 @@ class SimplePorting:
         self.root = checked.folder(cuda_dir_path)
         self.ignored = checked.path_list("ignore_dir_paths", ignore_dir_paths)
         self.platform = checked.platform(platform)
-        self.jobs = checked.job_count(jobs)
+        processors = len(os.sched_getaffinity(0))
+        self.jobs = processors if jobs is None else check_int("jobs", jobs, 1, or_none=True)
         self.progress = progress
         self._is_command = self._no_color = False
         self.output = self.root.with_name(f"{self.root.name}_{self.platform.name}")

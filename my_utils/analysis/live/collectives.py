@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import queue
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from ...core.reader_process import Reader, ReaderEnded
+from ...core.reader_process import ReaderEnded, Readers
 from ...core.run_files.files import FLIGHTS_FOLDER
 from ...core.run_files.state import Problem, Rank
 from .flight_files import Call, Dump, is_pickle, list_dumps, read_dump
@@ -98,22 +96,16 @@ _Read = Dump | Problem | None
 def _read_all(files: Mapping[int, str], processes: int) -> list[_Read]:
     """Pickles are read by children: see reader_process."""
     count = processes if len(files) > POOL_ABOVE else 1
-    free: queue.SimpleQueue[Reader] = queue.SimpleQueue()
 
     def read(rank: int, path: str) -> _Read:
         if not is_pickle(path):
             return read_dump(rank, path)
-        reader = free.get()
         try:
-            return cast("_Read", reader.read(path, rank))
+            return cast("_Read", readers.read(path, rank))
         except ReaderEnded as error:
             return Problem(path, f"damaged, or made to do harm: {error}")
-        finally:
-            free.put(reader)
 
-    with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
-        for _ in range(count):
-            free.put(stack.enter_context(Reader(f"{read_dump.__module__}:{read_dump.__name__}")))
+    with Readers(read_dump, count, bounded=True) as readers, ThreadPoolExecutor(count) as pool:
         return list(pool.map(read, files.keys(), files.values()))
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import numpy as np
 
-from ...trace.chrome_json import TraceFileError
+from ...core.reader_process import ReaderEnded, Readers
 from .operations import SEND, TOGETHER, Ints, Operations
 from .table_files import number_meetings
-from .torch_trace import STEP, Trace, Words
+from .torch_trace import TraceRows, Words, read_trace
 
+POOL_ABOVE = 16 << 20  # bytes; fewer are read before other processes are up
 IDLE_LEAST = 0.05  # of the steps, from which on a note says what the host did
 
 
@@ -26,18 +30,15 @@ def read_traces(paths: Sequence[str]) -> Operations:
     shares: list[float] = []
     loads_here = False
     ungrouped = calls = 0
-    for path in paths:
-        try:
-            trace = Trace(path, names, groups)
-        except (TraceFileError, EOFError) as error:
-            notes.append(f"{error}")
+    for path, trace in zip(paths, _read_all(paths), strict=True):
+        if isinstance(trace, str):
+            notes.append(trace)
             continue
         if trace.left_out:
             notes.append(f"{path}: {trace.left_out} events are not slices, left out")
-        if not trace.steps:
-            notes.append(f"{path}: no {STEP} in it, left out")
-            continue
-        rows = trace.rows()
+        rows = trace.rows
+        rows["name"] = _renumbered(rows["name"], trace.names, names)
+        rows["group"] = _renumbered(rows["group"], trace.groups, groups)
         rank = _rank_of(trace.rank, rows["step"], ranks)
         if rank is None:
             notes.append(f"{path}: another trace of rank {trace.rank}, left out")
@@ -69,6 +70,31 @@ def read_traces(paths: Sequence[str]) -> Operations:
         columns["end"], _meetings(columns), columns["side"], tuple(names), {}, hosts, notes,
         num_workers=0 if loads_here else None,
     )  # fmt: skip
+
+
+def _read_all(paths: Sequence[str]) -> Iterator[TraceRows | str]:
+    """In the order of the paths; large ones side by side, each in a process."""
+    count = min(len(paths), len(os.sched_getaffinity(0)))
+    sizes = (os.path.getsize(path) for path in paths if os.path.exists(path))
+    if count < 2 or sum(sizes) < POOL_ABOVE:
+        yield from map(read_trace, paths)
+        return
+
+    def read(path: str) -> TraceRows | str:
+        try:
+            return cast("TraceRows | str", readers.read(path))
+        except ReaderEnded as error:
+            return f"{path}: {error}, left out"
+
+    with Readers(read_trace, count, bounded=False) as readers, ThreadPoolExecutor(count) as pool:
+        yield from pool.map(read, paths)
+
+
+def _renumbered(numbers: Ints, words: Sequence[str], all_words: Words) -> Ints:
+    """By the numbers that these words have in all traces; -1 stays."""
+    known = np.array([*(all_words[word] for word in words), -1])
+    renumbered: Ints = known[numbers]
+    return renumbered
 
 
 def _meetings(columns: dict[str, Ints]) -> Ints:

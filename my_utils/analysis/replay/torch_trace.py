@@ -10,15 +10,17 @@ awaited then are operations, too, and a note has the rest.
 
 from __future__ import annotations
 
+import functools
 import re
 from array import array
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...core.run_files.state import WORLD_SIZE_MAX
-from ...trace.chrome_json import ChromeJson
+from ...trace.chrome_json import ChromeJson, TraceFileError
 from ..verdict.kinds import kind_of_stage
 from .operations import RECEIVE, SEND, TOGETHER, Flags, Ints
 
@@ -33,6 +35,7 @@ SIDES = {"send": SEND, "recv": RECEIVE, "gloo:send": SEND, "gloo:recv": RECEIVE}
 BATCH = "SendRecv"  # kernels of sends and receives, and of all_to_all
 WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 NAME_MAX = 80
+NAMES_KEPT = 4096  # whose kind and short form are remembered
 NUMBER_MAX = 1 << 62
 WAITS_LEAST = 0.8  # of a collective, in which its thread runs nothing
 COLLECTIVES = 1 << 20  # lanes from here on
@@ -51,12 +54,53 @@ class Words(dict[Any, int]):
         return self[word]
 
 
-class Trace:
+@dataclass
+class TraceRows:
+    """What a rank did, as a trace says it.
+
+    rows: the operations, as columns lane, name, begin, end, group, side, peer and step.
+    names, groups: the words that are numbered there.
+    rank: None where the trace does not say it.
+    idle_share: of the device. idle: the same in each name of the host.
+    loads_here: batches are loaded in the training process.
+    ungrouped: collectives that name no group. left_out: events that are not slices.
+    """
+
+    rows: dict[str, Ints]
+    names: list[str]
+    groups: list[str]
+    rank: int | None
+    host_name: str
+    idle_share: float
+    idle: dict[str, float]
+    loads_here: bool
+    ungrouped: int
+    left_out: int
+
+
+def read_trace(path: str) -> TraceRows | str:
+    """What is in a file, or why nothing is."""
+    try:
+        trace = _Trace(path)
+    except (TraceFileError, EOFError) as error:
+        return str(error)
+    except OSError as error:
+        return f"{path}: {error.strerror}, left out"
+    if not trace.steps:
+        return f"{path}: no {STEP} in it, left out"
+    rows = trace.rows()
+    return TraceRows(
+        rows, list(trace.names), list(trace.groups), trace.rank, trace.host_name,
+        trace.idle_share, trace.idle, trace.loads_here, trace.ungrouped, trace.left_out,
+    )  # fmt: skip
+
+
+class _Trace:
     """One file: slices of the host and of the device, as columns lane, name, begin, end, group,
     side, peer and correlation; the steps; and when kernels were launched."""
 
-    def __init__(self, path: str, names: Words, groups: Words) -> None:
-        self.path, self._names, self._groups = path, names, groups
+    def __init__(self, path: str) -> None:
+        self.names, self.groups = Words(), Words()
         self.host: list[array[int]] = [array("q") for _ in range(8)]
         self.device: list[array[int]] = [array("q") for _ in range(8)]
         self.steps: dict[int, tuple[int, int]] = {}
@@ -113,7 +157,7 @@ class Trace:
         args: dict[str, Any],
     ) -> None:  # fmt: skip
         group, side, peer = -1, TOGETHER, -1
-        if IS_COLLECTIVE.search(name) and (columns is self.device or name.startswith("gloo:")):
+        if _is_collective(name) and (columns is self.device or name.startswith("gloo:")):
             call = str(args.get("Collective name", ""))
             is_batch = BATCH in name and call in ("", "coalesced")
             side = RECEIVE if is_batch else SIDES.get(call or name, TOGETHER)
@@ -123,11 +167,13 @@ class Trace:
             lane = lane if columns is self.device else COLLECTIVES
         correlation = args.get("correlation", -1)
         row = (
-            lane, self._names[_short(name)], begin, end, group, side,
+            lane, self.names[_short(name)], begin, end, group, side,
             peer if isinstance(peer, int) else -1,
             correlation if isinstance(correlation, int) else -1,
         )  # fmt: skip
-        for column, value in zip(columns, [_bounded(one) for one in row], strict=True):
+        _bounded(min(row))
+        _bounded(max(row))
+        for column, value in zip(columns, row, strict=True):
             column.append(value)
 
     def _group(self, args: dict[str, Any], call: str) -> int:
@@ -135,7 +181,7 @@ class Trace:
         if not ranks:
             self.ungrouped += 1
         whole = "..." not in str(ranks)
-        return self._groups[str(ranks) if whole else f"{ranks} {args.get('Process Group Name')}"]
+        return self.groups[str(ranks) if whole else f"{ranks} {args.get('Process Group Name')}"]
 
     def rows(self) -> dict[str, Ints]:
         """The slices that count, each with its step; and where steps end."""
@@ -165,7 +211,7 @@ class Trace:
     def _of_host(self, threads: list[Ints]) -> tuple[Ints, ...]:
         """The outermost ones of these slices, as `rows` needs them."""
         lane, name, begin, end, *_ = threads
-        waiting = [number for word, number in self._names.items() if word in WAITS]
+        waiting = [number for word, number in self.names.items() if word in WAITS]
         is_frame = self._is_frame(lane, begin, end) & (lane != COLLECTIVES)
         kept = ~is_frame | self._is_input(name)
         lane, name, begin, end, group, side, peer = (one[kept] for one in threads)
@@ -177,7 +223,7 @@ class Trace:
         return lane[which], name[which], begin, end, group[which], side[which], peer[which], begin
 
     def _is_input(self, name: Ints) -> Flags:
-        inputs = [at for word, at in self._names.items() if kind_of_stage(word) == INPUT]
+        inputs = [at for word, at in self.names.items() if kind_of_stage(word) == INPUT]
         return np.isin(name, inputs)
 
     def _is_frame(self, lane: Ints, begin: Ints, end: Ints) -> Flags:
@@ -198,8 +244,8 @@ class Trace:
         launch = np.where(known >= 0, known, begin)
         idle, host = Idle(begin, end), self._of_host(threads)
         self.idle_share = idle.share
-        waited = np.bincount(host[1], idle.within(*host[2:4]), len(self._names)) / idle.span_ns
-        self.idle = {word: waited[at] for word, at in self._names.items() if waited[at]}
+        waited = np.bincount(host[1], idle.within(*host[2:4]), len(self.names)) / idle.span_ns
+        self.idle = {word: waited[at] for word, at in self.names.items() if waited[at]}
         columns = (lane, name, begin, end, group, side, peer, launch)
         return tuple(map(np.concatenate, zip(columns, self._awaited(idle, threads), strict=True)))
 
@@ -225,7 +271,7 @@ class Trace:
             step, at = step[:-1], at[1:]
         nothing = np.zeros(len(step), np.int64)
         return {
-            "lane": nothing, "name": nothing + self._names[END], "begin": at, "end": at,
+            "lane": nothing, "name": nothing + self.names[END], "begin": at, "end": at,
             "group": nothing - 1, "side": nothing + TOGETHER, "peer": nothing - 1, "step": step,
         }  # fmt: skip
 
@@ -237,6 +283,12 @@ def _bounded(number: int) -> int:
     return number
 
 
+@functools.lru_cache(NAMES_KEPT)
+def _is_collective(name: str) -> bool:
+    return IS_COLLECTIVE.search(name) is not None
+
+
+@functools.lru_cache(NAMES_KEPT)
 def _short(name: str) -> str:
     """Without the arguments of templates and functions."""
     return (

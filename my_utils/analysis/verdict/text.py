@@ -345,20 +345,12 @@ def causes_line(detail: Mapping[str, Any]) -> str:
     pages = detail.get("disk_pages", 0)
     read = f"; it reads {count_text(pages, 'page')} from a disk" if pages else ""
     if "objects" in detail:
-        read += f"; it looks at {_objects(detail['objects'])}"
+        read += f"; it looks at {count_text(detail['objects'], 'object')}"
     if "ran_share" in detail:
         read += f"; it ran {_percent(detail['ran_share'])} of the time it wanted"
     if detail.get("others", 0) > 0:
         read += f": {count_text(detail['others'], 'other thread')} of its host wanted to, too"
     return f"{what}{read}"
-
-
-def _objects(count: int) -> str:
-    """
-    >>> _objects(4_712_345), _objects(71_234)
-    ('4.7 M objects', '71 k objects')
-    """
-    return f"{count / 1e6:.1f} M objects" if count >= 1e6 else f"{count / 1e3:.0f} k objects"
 
 
 def _of_clocks(one: Finding) -> str:

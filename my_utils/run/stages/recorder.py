@@ -11,6 +11,7 @@ that import torch are launchers, loader workers and helpers.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -149,7 +150,8 @@ class Recorder(Listener):
     def start(self) -> None:
         """Applies the patches."""
         self._watch_backwards()
-        self.stages.on_step = self._stepped_inside
+        # Steps inside a backward are one step.
+        self.stages.on_step = functools.partial(self._stepped, 0)
         gc.callbacks.append(self.stages.collected)
         self.patches.apply()
 
@@ -294,10 +296,6 @@ class Recorder(Listener):
         )
 
     # --- steps ---
-
-    def _stepped_inside(self) -> None:
-        """Steps inside a backward are one step."""
-        self._stepped(0)
 
     def _stepped(self, optimizer: int) -> None:
         if self._updates is not None:

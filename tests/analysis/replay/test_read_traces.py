@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -203,6 +204,23 @@ def test_a_send_meets_its_receive(slow: int, tmp_path: Path) -> None:
     run = run_of_operations(operations)
     waits = run.totals[..., run.stages.index(WAITS)].mean(1)
     assert waits == pytest.approx([0.0, 12.1e6 if slow == 0 else 4.1e6], abs=0.1e6)
+
+
+def test_large_traces_are_read_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(3):
+        write_trace(tmp_path, rank, device_trace(rank, 3, slow=1)[rank:], 3)
+    (tmp_path / "rank-3.json").write_text("no trace")
+    paths = sorted(map(str, tmp_path.iterdir()))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
+    alone = read_traces(paths)
+    monkeypatch.setattr("my_utils.analysis.replay.read_traces.POOL_ABOVE", 0)
+    together = read_traces(paths)
+    assert together.notes == alone.notes and "rank-3.json" in "".join(alone.notes)
+    assert (together.names, together.hosts) == (alone.names, alone.hosts)
+    for column in ("rank", "lane", "step", "name", "begin_ns", "end_ns", "meeting", "side"):
+        np.testing.assert_array_equal(getattr(together, column), getattr(alone, column))
 
 
 def test_what_traces_cannot_tell_is_said(tmp_path: Path) -> None:

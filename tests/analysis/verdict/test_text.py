@@ -203,5 +203,5 @@ def test_a_long_line_of_causes_is_wrapped_and_not_cut() -> None:
     }  # fmt: skip
     lines = one.lines(60)
     text = " ".join(line.strip() for line in lines)
-    assert "it looks at 4.7 M objects" in text
+    assert "it looks at 4,712,345 objects" in text
     assert all(len(line) <= 60 for line in lines if "next: " not in line)

@@ -14,14 +14,6 @@ WAIT = "wait "
 _PEER_CALLS = ("send", "recv")
 
 
-def _nobody(rank: Rank, name: str) -> frozenset[int] | None:
-    return None
-
-
-def _no_error(rank: Rank) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Usual:
     """What is known of the run besides this poll. meetings: names of stages in which ranks wait for
@@ -31,8 +23,8 @@ class Usual:
 
     meetings: Collection[str] = ()
     steps_a_second: float = 0.0
-    members: Callable[[Rank, str], frozenset[int] | None] = _nobody
-    error: Callable[[Rank], str] = _no_error
+    members: Callable[[Rank, str], frozenset[int] | None] = lambda rank, name: None
+    error: Callable[[Rank], str] = lambda rank: ""
 
 
 @dataclass(frozen=True)

@@ -126,11 +126,6 @@ class Role:
     micro_batches: tuple[int | str, ...] | None
     schedule: Schedule | None = None
 
-    @property
-    def runs_once(self) -> bool:
-        """Whether its functions run once a step, without micro-batches."""
-        return self.micro_batches == ()
-
 
 @dataclass(frozen=True)
 class Finish:

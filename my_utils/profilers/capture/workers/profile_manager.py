@@ -416,10 +416,11 @@ class ProfileManager:
 
     def _micro_batches(self, role: Role, count: int | None) -> list[int | None]:
         """The chosen ones in their order, never none; [None] for functions that run once."""
-        if count is None or (count == 1 and role.micro_batches is None) or role.runs_once:
+        wanted = role.micro_batches
+        if count is None or wanted == () or (count == 1 and wanted is None):
             return [None]
         names = {"first": 0, "last": count - 1}
-        chosen = range(count) if role.micro_batches is None else role.micro_batches
+        chosen = range(count) if wanted is None else wanted
         numbers = sorted({names.get(str(one), one) for one in chosen})
         found: list[int | None] = [one for one in numbers if isinstance(one, int) and one < count]
         if len(found) < len(numbers):

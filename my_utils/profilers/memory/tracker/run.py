@@ -39,7 +39,9 @@ class Run:
         try:
             while True:
                 last = self._stop.is_set()
-                self._sample()
+                values = self._reader.read()
+                if not self._given_up:
+                    self._record.add(Sample(time.time_ns(), _core.open_stages(), values))
                 if last:
                     break
                 late = time.monotonic() - due
@@ -53,11 +55,6 @@ class Run:
     def _close_nvml(self) -> None:
         if self._nvml is not None:
             self._nvml.close()
-
-    def _sample(self) -> None:
-        values = self._reader.read()
-        if not self._given_up:
-            self._record.add(Sample(time.time_ns(), _core.open_stages(), values))
 
     def start(self) -> bool:
         """Opens the file and starts the thread; False, with a warning, when there can be none."""
