@@ -162,7 +162,10 @@ class MemorySnapshotter:
             self._logger.warning("memory snapshot %r could not be written: %s", name, error)
             return None
         finally:
-            _end_quietly(recording, self._logger)
+            try:
+                recording.end()
+            except Exception as error:
+                self._logger.warning("torch's recording could not be ended: %s", error)
 
     def _path(self, name: str) -> Path:
         stamp = datetime.fromtimestamp(time.time()).strftime("%Y%m%d_%H%M%S_%f")
@@ -242,13 +245,6 @@ class NoOpMemorySnapshotter(MemorySnapshotter):
 def _check_name(name: object) -> None:
     if not check_str("name", name):
         raise ValueError("name must not be empty")
-
-
-def _end_quietly(recording: Recording, logger: logging.Logger) -> None:
-    try:
-        recording.end()
-    except Exception as error:
-        logger.warning("torch's recording of allocations could not be ended: %s", error)
 
 
 _with_open: set[MemorySnapshotter] = set()

@@ -273,7 +273,10 @@ class UniversalLoader:
         my_utils.dump_utils.DumpError: …/elsewhere: is outside of root_dir, …
         """
         dump_dir = path_text("dump_dir", dump_dir)
-        classes = _check_types(types)
+        classes = list(types)
+        for kind in classes:
+            if not isinstance(kind, type):
+                raise TypeError(f"types must be classes, not {kind!r}")
         with open_dump(self.root_dir, dump_dir) as folder:
             pickles = [name for name in folder.manifest["files"] if name.startswith("pickle")]
             if pickles and not allow_pickle:
@@ -329,11 +332,3 @@ def _is_folder(path: str) -> bool:
     """Whether it is a folder, and neither it nor the one above it is a link."""
     is_link = os.path.islink(path) or os.path.islink(os.path.dirname(path))
     return os.path.isdir(path) and not is_link
-
-
-def _check_types(types: Iterable[type]) -> list[type]:
-    classes = list(types)
-    for kind in classes:
-        if not isinstance(kind, type):
-            raise TypeError(f"types must be classes, not {kind!r}")
-    return classes
