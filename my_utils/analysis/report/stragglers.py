@@ -42,7 +42,7 @@ OUTLIER_SHARE = 0.05  # of a step: the same for a single step
 RANKS_MIN = 4  # with fewer, no rank can be shown to be the exception
 STEPS_MIN = 5
 MEDIAN_ERROR = 1.2533  # the standard error of a median, in those of a mean: sqrt(pi / 2)
-CLOCK_NS = 1000.0  # differences below this are not differences
+CLOCK_NS = 1000.0  # smaller differences count as none
 
 
 @public("my_utils.analysis.report")
