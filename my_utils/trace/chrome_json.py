@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import json
 import re
+import zlib
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -59,7 +60,7 @@ class ChromeJson:
         """What is in the list of events. Numbers with a point are Decimal.
 
         Raises TraceFileError for another file, and, after the last good event, for a file that is
-        cut off or continues after the trace; OSError and EOFError when it cannot be read.
+        damaged, cut off or continues after the trace; OSError when it cannot be read.
         """
         with _opened(self.path) as file:
             self._file = file
@@ -230,6 +231,9 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     with path.open("rb") as file:
         if file.peek(2)[:2] == b"\x1f\x8b":
             with gzip.open(file, "rb") as unpacked:
-                yield cast("IO[bytes]", unpacked)
+                try:
+                    yield cast("IO[bytes]", unpacked)
+                except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+                    raise TraceFileError(f"{path}: damaged or cut off: {error}") from error
         else:
             yield file

@@ -98,8 +98,8 @@ class ForeignTrace:
                     self._leave_out(str(error), event)
         except TraceFileError as error:
             self.messages.append(str(error))
-        except (OSError, EOFError) as error:
-            self.messages.append(f"{self.path}: {getattr(error, 'strerror', None) or error}")
+        except OSError as error:
+            self.messages.append(f"{self.path}: {error.strerror}")
         for reason, (count, first) in source.left_out.items():
             self._left_out[reason] = (count + self._left_out.get(reason, (0, ""))[0], first)
         self._set_clock(source.metadata)

@@ -181,7 +181,7 @@ class Inputs:
     def _add_file(self, path: Path, is_found: bool) -> None:
         if path.name.endswith(TRACE_SUFFIXES):
             self.errors.append(
-                f"{path}: is a trace, and no profile CSV; --merge takes Chrome's JSON"
+                f"{path}: is a trace, not a profile CSV; --merge takes Chrome's JSON"
             )
             return
         if path.name.endswith((".journal", ".journal-ref")):

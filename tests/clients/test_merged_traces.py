@@ -235,6 +235,23 @@ def test_bad_input_loses_nothing_else_and_is_named(case: str, tmp_path: Path) ->
     assert sum(event["ph"] == "X" and event["name"] == "x" for event in events) == count
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_packed_trace_that_is_damaged_is_named(seed: int, tmp_path: Path) -> None:
+    """Whichever bytes are others; the run itself is there."""
+    some = random.Random(seed)
+    events = [{**X, "ts": at, "args": {"at": some.random()}} for at in range(500)]
+    packed = bytearray(gzip.compress(json.dumps(events).encode()))
+    for _ in range(40):
+        packed[some.randrange(20, len(packed))] ^= some.randrange(1, 256)
+    trace = tmp_path / "trace.json.gz"
+    trace.write_bytes(packed)
+    out = tmp_path / "out.json"
+    summary = csv_to_trace(run_csv(tmp_path), out, merge=[trace])
+    assert any(message.startswith(f"{trace}: ") for message in summary.messages())
+    events = json.loads(out.read_text())["traceEvents"]
+    assert any(event["name"] == "forward" for event in events)
+
+
 @pytest.mark.parametrize("made", [".pftrace", ".pftrace.gz"])
 @pytest.mark.parametrize("suffix", [".json", ".pftrace"])
 def test_a_protobuf_trace_is_not_merged_and_that_is_said(
@@ -267,5 +284,5 @@ def test_a_trace_is_no_profile_csv(tmp_path: Path) -> None:
 
     out = tmp_path / "out.pftrace"
     csv_to_trace(run_csv(tmp_path), out)
-    with pytest.raises(ConversionError, match=r"out\.pftrace: is a trace, and no profile CSV"):
+    with pytest.raises(ConversionError, match=r"out\.pftrace: is a trace, not a profile CSV"):
         csv_to_trace(out, tmp_path / "again.json")

@@ -82,7 +82,7 @@ def read_trace(path: str) -> TraceRows | str:
     """What is in a file, or why nothing is."""
     try:
         trace = _Trace(path)
-    except (TraceFileError, EOFError) as error:
+    except TraceFileError as error:
         return str(error)
     except OSError as error:
         return f"{path}: {error.strerror}, left out"

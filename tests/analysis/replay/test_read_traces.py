@@ -231,9 +231,14 @@ def test_what_traces_cannot_tell_is_said(tmp_path: Path) -> None:
         write_trace(tmp_path, rank, events[: -2 * rank or None], 2)
     (tmp_path / "rank-7.json").write_text(json.dumps({"traceEvents": []}))
     (tmp_path / "rank-8.json").write_text("no json")
+    packed = (tmp_path / "rank-0.pt.trace.json.gz").read_bytes()
+    damaged = packed[:200] + bytes(byte ^ 255 for byte in packed[200:260]) + packed[260:]
+    (tmp_path / "rank-9.json.gz").write_bytes(damaged)
+    (tmp_path / "rank-10.json.gz").write_bytes(packed[:-20])
     notes = read_traces([str(path) for path in sorted(tmp_path.iterdir())]).notes
     assert any("rank-7.json: no ProfilerStep# in it" in note for note in notes)
-    assert any("rank-8.json" in note for note in notes)
+    for name in ("rank-8.json", "rank-9.json.gz", "rank-10.json.gz"):
+        assert any(name in note for note in notes), (name, notes)
     assert any("collectives name no group: taken as of all ranks" in note for note in notes)
 
 
