@@ -12,7 +12,7 @@ import gzip
 import json
 import re
 import zlib
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -54,10 +54,10 @@ class ChromeJson:
         self._at = 0
         self._is_last = False
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._json = json.JSONDecoder(parse_float=Decimal, parse_constant=str, strict=False)
+        self._json = json.JSONDecoder(parse_float=_decimal, parse_constant=str, strict=False)
 
     def events(self) -> Iterator[Any]:
-        """What is in the list of events. Numbers with a point are Decimal.
+        """What is in the list of events. Numbers with a point are Decimal, or str beyond its range.
 
         Raises TraceFileError for another file, and, after the last good event, for a file that is
         damaged, cut off or continues after the trace; OSError when it cannot be read.
@@ -223,6 +223,13 @@ def _is_perfetto(head: bytes) -> bool:
     length = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(found[1]))
     end = found.end() + length
     return head[end : end + 1] == b"\n" or end == len(head)
+
+
+def _decimal(text: str) -> Decimal | str:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return text
 
 
 @contextlib.contextmanager

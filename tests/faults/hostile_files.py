@@ -11,6 +11,7 @@ SEED. The readers in C have csrc/engine/tests/trace/test_hostile.c.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import mmap
 import os
@@ -92,6 +93,12 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
 def as_json(value: Any) -> bytes:
     """With numbers beyond all bounds spelled out, which json has as Infinity."""
     return json.dumps(value).replace("Infinity", "1e999").encode("utf-8", "surrogatepass")
+
+
+def maybe_packed(data: bytes, chance: random.Random) -> bytes:
+    """Damaged before or after it is packed, if it is."""
+    packed = gzip.compress(data if chance.random() < 0.5 else damaged(data, chance))
+    return damaged(packed if chance.random() < 0.5 else data, chance)
 
 
 # --- formats ---
@@ -238,14 +245,61 @@ EVENT = {"ph": "X", "ts": 1.0, "dur": 2.5, "pid": 1, "tid": 2, "name": "op", "ar
 def merged_trace(folder: Path, chance: random.Random) -> None:
     from my_utils.csv2trace import ConversionError, csv_to_trace
 
-    path, other = folder / "profile_rank_0.csv", folder / "other.json"
+    path, other = folder / "profile_rank_0.csv", folder / "other.trace"
     path.write_text(HEAD + '1750000000.000000001,,h,1,s,INSTANT,,"tid=1"\n')
     phases = ["X", "B", "E", "i", "C", "M", "s", "f", "b", "e", "P", "?"]
     events = [{**EVENT, "ph": chance.choice(phases), "id": number} for number in range(6)]
     content = {"traceEvents": events, "baseTimeNanoseconds": 1_750_000_000_000_000_000}
-    other.write_bytes(damaged(as_json(often_changed(content, chance)), chance))
+    other.write_bytes(maybe_packed(as_json(often_changed(content, chance)), chance))
     with contextlib.suppress(ConversionError):
         csv_to_trace(path, folder / "trace.json", merge=[other])
+
+
+def judged_traces(folder: Path, chance: random.Random) -> None:
+    """Two ranks, of which one has a slow kernel. Each file has a verdict, or the reason why not."""
+    from my_utils.analysis.replay.inputs import verdict_of
+
+    for rank in range(2):
+        events: list[Any] = []
+        for step in range(4):
+            events.append(slice_of("user_annotation", f"ProfilerStep#{step}", 100 * step, 100))
+            for stream, name, took in ((7, "gemm", 40 + 30 * rank), (20, "ncclAllReduce", 20)):
+                call = {"correlation": len(events), "stream": stream}
+                launch, kernel = 100 * step + stream, 100 * step + 10 + stream
+                events.append(slice_of("cuda_runtime", "cudaLaunchKernel", launch, 2, **call))
+                more = {"Process Group Ranks": "[0, 1]", "Collective name": "allreduce"}
+                events.append(slice_of("kernel", name, kernel, took, **call, **more))
+            events.append(slice_of("cpu_op", "enumerate(DataLoader)", 100 * step, 5))
+        content = {"distributedInfo": {"rank": rank}, "host_name": "h", "traceEvents": events}
+        text = as_json(often_changed(content, chance))
+        (folder / f"rank{rank}.pt.trace.json.gz").write_bytes(maybe_packed(text, chance))
+    verdict = verdict_of([str(folder / f"rank{rank}.pt.trace.json.gz") for rank in range(2)])
+    assert verdict.status != "not judged" or verdict.reason
+    verdict.lines()
+    json.dumps(verdict.as_data())
+
+
+def slice_of(category: str, name: str, begin_us: float, took_us: float, **args: Any) -> Any:
+    return {
+        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": begin_us,
+        "dur": took_us, "args": args,
+    }  # fmt: skip
+
+
+def judged_table(folder: Path, chance: random.Random) -> None:
+    from my_utils.analysis.replay.inputs import verdict_of
+
+    rows = [["rank", "step", "name", "begin_us", "end_us", "group", "lane"]]
+    for number in range(chance.randrange(12, 60)):
+        begin, group = 100 * (number // 4), chance.choice(["all", "tp", ""])
+        row = [number % 2, number // 4, f"op{number % 3}", begin, begin + number % 90, group, 1]
+        rows.append([str(chance.choice(STRANGE) if chance.random() < 0.002 else x) for x in row])
+    path = folder / "operations.csv"
+    text = "".join(",".join(row) + "\n" for row in rows)
+    path.write_bytes(damaged(text.encode("utf-8", "surrogatepass"), chance))
+    verdict = verdict_of([str(path)])
+    assert verdict.status != "not judged" or verdict.reason
+    json.dumps(verdict.as_data())
 
 
 def recording(folder: Path, chance: random.Random) -> None:
@@ -269,7 +323,10 @@ def recording(folder: Path, chance: random.Random) -> None:
 
 READERS: dict[str, Callable[[Path, random.Random], None]] = {
     reader.__name__: reader
-    for reader in (*(heartbeat, flight_dump, control, ncu, profile, merged_trace, recording),)
+    for reader in (
+        *(heartbeat, flight_dump, control, ncu, profile, merged_trace, judged_traces, judged_table),
+        recording,
+    )
 }
 
 

@@ -101,7 +101,7 @@ def _times(columns: dict[str, Column], known: dict[str, str]) -> tuple[Ints, Int
         if unit == 1:
             return column.whole(known[one]).astype(np.int64)
         values = column.numbers(known[one]).astype(np.float64)
-        if not (np.abs(values * unit) < WHOLE_MAX).all():
+        if not (np.abs(values) < WHOLE_MAX / unit).all():
             raise BadTable(f"column {known[one]!r} has rows without a number of that unit")
         return np.rint(values * unit).astype(np.int64)
 
