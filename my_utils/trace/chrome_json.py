@@ -32,7 +32,7 @@ _FIRST_PACKET = re.compile(rb"\n([\x80-\xff]{0,3}[\0-\x7f])")
 _NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 _MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{},]', re.DOTALL)
 _AFTER_EVENT = re.compile(r"[ \t\r\n,]*[{\]]")
-_UNREADABLE = (ValueError, RecursionError)
+_UNREADABLE = (ValueError, RecursionError, InvalidOperation)
 
 
 class TraceFileError(ValueError):
@@ -54,10 +54,10 @@ class ChromeJson:
         self._at = 0
         self._is_last = False
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._json = json.JSONDecoder(parse_float=_decimal, parse_constant=str, strict=False)
+        self._json = json.JSONDecoder(parse_float=Decimal, parse_constant=str, strict=False)
 
     def events(self) -> Iterator[Any]:
-        """What is in the list of events. Numbers with a point are Decimal, or str beyond its range.
+        """What is in the list of events. Numbers with a point are Decimal.
 
         Raises TraceFileError for another file, and, after the last good event, for a file that is
         damaged, cut off or continues after the trace; OSError when it cannot be read.
@@ -208,7 +208,7 @@ class ChromeJson:
         return TraceFileError(f"{self.path}: the trace is cut off")
 
 
-def _reason(error: ValueError | RecursionError) -> str:
+def _reason(error: ValueError | RecursionError | InvalidOperation) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"
     return "is not JSON" if isinstance(error, json.JSONDecodeError) else "has a number too long"
@@ -223,13 +223,6 @@ def _is_perfetto(head: bytes) -> bool:
     length = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(found[1]))
     end = found.end() + length
     return head[end : end + 1] == b"\n" or end == len(head)
-
-
-def _decimal(text: str) -> Decimal | str:
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        return text
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from ..support import flight_dumps
+from ..support.torch_traces import slice_of
 
 SECONDS = 20
 MEMORY = 3 << 30  # of addresses, on top of what the child has at its start
@@ -262,14 +263,17 @@ def judged_traces(folder: Path, chance: random.Random) -> None:
     for rank in range(2):
         events: list[Any] = []
         for step in range(4):
-            events.append(slice_of("user_annotation", f"ProfilerStep#{step}", 100 * step, 100))
+            begin = 100 * step
+            events.append(slice_of("user_annotation", f"ProfilerStep#{step}", begin, begin + 100))
             for stream, name, took in ((7, "gemm", 40 + 30 * rank), (20, "ncclAllReduce", 20)):
                 call = {"correlation": len(events), "stream": stream}
-                launch, kernel = 100 * step + stream, 100 * step + 10 + stream
-                events.append(slice_of("cuda_runtime", "cudaLaunchKernel", launch, 2, **call))
+                launch, kernel = begin + stream, begin + 10 + stream
+                events.append(
+                    slice_of("cuda_runtime", "cudaLaunchKernel", launch, launch + 2, **call)
+                )
                 more = {"Process Group Ranks": "[0, 1]", "Collective name": "allreduce"}
-                events.append(slice_of("kernel", name, kernel, took, **call, **more))
-            events.append(slice_of("cpu_op", "enumerate(DataLoader)", 100 * step, 5))
+                events.append(slice_of("kernel", name, kernel, kernel + took, **call, **more))
+            events.append(slice_of("cpu_op", "enumerate(DataLoader)", begin, begin + 5))
         content = {"distributedInfo": {"rank": rank}, "host_name": "h", "traceEvents": events}
         text = as_json(often_changed(content, chance))
         (folder / f"rank{rank}.pt.trace.json.gz").write_bytes(maybe_packed(text, chance))
@@ -277,13 +281,6 @@ def judged_traces(folder: Path, chance: random.Random) -> None:
     assert verdict.status != "not judged" or verdict.reason
     verdict.lines()
     json.dumps(verdict.as_data())
-
-
-def slice_of(category: str, name: str, begin_us: float, took_us: float, **args: Any) -> Any:
-    return {
-        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": begin_us,
-        "dur": took_us, "args": args,
-    }  # fmt: skip
 
 
 def judged_table(folder: Path, chance: random.Random) -> None:

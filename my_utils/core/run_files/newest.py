@@ -87,7 +87,7 @@ def tell_how(command: str, found: Iterable[FoundRun]) -> None:
 def found_logs(command: str, paths: Sequence[StrPath], quiet: bool) -> list[str]:
     """What a command reads: `find_run` of each path, or the newest run here where there are none.
     Says how they were found unless `quiet`. Ends the command where a path does not exist, or there
-    is not a run."""
+    is no run."""
     from ..command_line import EXIT_USAGE, check_inputs, fail
 
     check_inputs(command, paths)

@@ -185,7 +185,7 @@ class Graph:
                 warn_once(
                     "forward_trace_no_kernel",
                     f"compiled='op' records nothing inside graphs on {device}, for which there "
-                    "is not a kernel; compiled='eager' records everything",
+                    "is no kernel; compiled='eager' records everything",
                 )
             self._number = str(next(_numbers))
             _tables[self._number] = self._rows

@@ -12,8 +12,9 @@ import pytest
 
 from my_utils.analysis.replay.inputs import verdict_of
 
+from ...support.torch_traces import slice_of
 from .test_read_nsys import database
-from .test_read_traces import device_trace, slice_of, write_trace
+from .test_read_traces import device_trace, write_trace
 
 pytestmark = pytest.mark.no_torch
 

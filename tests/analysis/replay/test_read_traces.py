@@ -22,18 +22,12 @@ from my_utils.analysis.report.run_page import WAITS, run_of_operations
 
 from ...conftest import ROOT
 from ...support.ranks import run_ranks
+from ...support.torch_traces import slice_of
 
 pytestmark = pytest.mark.no_torch
 
 KINETO = ROOT.parent / "shared" / "corpus" / "kineto"
 STEPS = 6
-
-
-def slice_of(category: str, name: str, begin_us: float, end_us: float, **args: Any) -> Any:
-    return {
-        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": args.pop("tid", 1),
-        "ts": begin_us, "dur": end_us - begin_us, "args": args,
-    }  # fmt: skip
 
 
 def device_trace(rank: int, ranks: int, slow: int) -> list[Any]:
