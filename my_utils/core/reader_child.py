@@ -10,9 +10,13 @@ import pickle
 import resource
 import sys
 
+RESPONSE_BYTES_MAX = 1 << 30  # of a file with limits
+OUT_OF_MEMORY = 3  # exit status
+
 
 def serve(name: str) -> None:
-    """The child: reads requests from stdin, and writes to stdout what the function returns."""
+    """The child: reads requests from stdin, and writes to stdout pairs of an error or None, and of
+    what the function returned."""
     module, _, function = name.partition(":")
     call = getattr(importlib.import_module(module), function)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -24,7 +28,14 @@ def serve(name: str) -> None:
         request = json.loads(line)
         if request["bounds"] is not None:
             _set_bounds(*request["bounds"])
-        response = pickle.dumps(call(*request["arguments"]), pickle.HIGHEST_PROTOCOL)
+        try:
+            response = pickle.dumps((None, call(*request["arguments"])), pickle.HIGHEST_PROTOCOL)
+            if request["bounds"] is not None and len(response) > RESPONSE_BYTES_MAX:
+                raise MemoryError
+        except MemoryError:
+            sys.exit(OUT_OF_MEMORY)
+        except Exception as error:
+            response = pickle.dumps((f"{type(error).__name__}: {error}", None))
         responses.write(len(response).to_bytes(8, "little") + response)
         responses.flush()
         gc.collect()  # between two files: what they hold is large, and hardly ever a cycle

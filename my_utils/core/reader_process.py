@@ -17,12 +17,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .reader_child import OUT_OF_MEMORY
+
 BYTES_AT_LEAST = 512 << 20  # of memory
 BYTES_AT_MOST = 4 << 30
 BYTES_A_BYTE = 24  # of memory for one of the file
 SECONDS_AT_LEAST = 2  # of the processor
 FILE_BYTES_A_SECOND = 4 << 20
-RESPONSE_BYTES_MAX = 1 << 30
 
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
@@ -30,8 +31,8 @@ _CHILD = (
 )
 
 
-class ReaderEnded(ValueError):
-    """The child did not live to read the file. The message says why."""
+class ReaderError(ValueError):
+    """The file was not read. The message says why."""
 
 
 class Readers:
@@ -53,8 +54,8 @@ class Readers:
 
     def read(self, path: str, *arguments: Any) -> Any:
         """What the function returns for `*arguments, path`. Numbers and texts are passed, and plain
-        classes come back. ReaderEnded where the file crashed the child, or took more than its size
-        allows."""
+        classes come back. ReaderError where the function raised, or the file crashed the child or
+        took more than its size allows."""
         reader = self._free.get()
         try:
             return reader.read(path, *arguments)
@@ -71,25 +72,33 @@ class _Reader:
         self._child: subprocess.Popen[bytes] | None = None
 
     def read(self, path: str, *arguments: Any) -> Any:
-        child = self._child = self._child or self._start()
         bounds = _bounds(path) if self._bounded else None
-        request = {"arguments": [*arguments, path], "bounds": bounds}
-        assert child.stdin is not None and child.stdout is not None
+        request = json.dumps({"arguments": [*arguments, path], "bounds": bounds})
         try:
-            child.stdin.write(json.dumps(request).encode() + b"\n")
-            child.stdin.flush()
-            head = child.stdout.read(8)
-            length = int.from_bytes(head, "little")
-            if len(head) == 8 and length <= RESPONSE_BYTES_MAX:
-                response = child.stdout.read(length)
-                if len(response) == length:
-                    return pickle.loads(response)
-        except BrokenPipeError:
-            pass
+            response = self._response(request.encode() + b"\n")
         except BaseException:
             self.end()  # what is left in the pipe belongs to this request
             raise
-        raise ReaderEnded(_reason(self.end()))
+        if response is None:
+            raise ReaderError(_reason(self.end(), self._bounded))
+        error, returned = pickle.loads(response)
+        if error is not None:
+            raise ReaderError(f"reading it fails with {error}")
+        return returned
+
+    def _response(self, request: bytes) -> bytes | None:
+        """None where the child ended."""
+        child = self._child = self._child or self._start()
+        assert child.stdin is not None and child.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(request)
+            child.stdin.flush()
+            head = child.stdout.read(8)
+            length = int.from_bytes(head, "little")
+            response = child.stdout.read(length)
+            if len(head) == 8 and len(response) == length:
+                return response
+        return None
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -125,9 +134,13 @@ def _bounds(path: str) -> tuple[int, int]:
     return memory, SECONDS_AT_LEAST + size // FILE_BYTES_A_SECOND
 
 
-def _reason(status: int) -> str:
+def _reason(status: int, bounded: bool) -> str:
     if status == -signal.SIGXCPU:
         return "it takes more time to read than a file of its size may"
     if status < 0:
         return f"reading it ends in {signal.Signals(-status).name}"
-    return "it takes more memory to read than a file of its size may"
+    if status == OUT_OF_MEMORY:
+        return "it takes more memory to read than " + (
+            "a file of its size may" if bounded else "there is"
+        )
+    return f"its reader ended with status {status}"

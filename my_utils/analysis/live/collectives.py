@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from ...core.reader_process import ReaderEnded, Readers
+from ...core.reader_process import ReaderError, Readers
 from ...core.run_files.files import FLIGHTS_FOLDER
 from ...core.run_files.state import Problem, Rank
 from .flight_files import Call, Dump, is_pickle, list_dumps, read_dump
@@ -102,7 +102,7 @@ def _read_all(files: Mapping[int, str], processes: int) -> list[_Read]:
             return read_dump(rank, path)
         try:
             return cast("_Read", readers.read(path, rank))
-        except ReaderEnded as error:
+        except ReaderError as error:
             return Problem(path, f"damaged, or made to do harm: {error}")
 
     with Readers(read_dump, count, bounded=True) as readers, ThreadPoolExecutor(count) as pool:

@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from ...core.reader_process import ReaderEnded, Readers
+from ...core.reader_process import ReaderError, Readers
 from .operations import SEND, TOGETHER, Ints, Operations
 from .table_files import number_meetings
 from .torch_trace import TraceRows, Words, read_trace
@@ -83,7 +83,7 @@ def _read_all(paths: Sequence[str]) -> Iterator[TraceRows | str]:
     def read(path: str) -> TraceRows | str:
         try:
             return cast("TraceRows | str", readers.read(path))
-        except ReaderEnded as error:
+        except ReaderError as error:
             return f"{path}: {error}, left out"
 
     with Readers(read_trace, count, bounded=False) as readers, ThreadPoolExecutor(count) as pool:
