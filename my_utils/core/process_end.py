@@ -1,5 +1,5 @@
-"""Calls functions when the process ends, and waits for their threads. Workers of a pool end with
-their parent.
+"""Calls functions when the process ends, and waits for their threads. Workers of a pool and other
+children end with their parent.
 
 Children of multiprocessing do not run atexit before Python 3.13, so finalizers serve there.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from collections.abc import Callable
 _PRIORITY = -900
 
 _JOINS = 20
+_PR_SET_PDEATHSIG = 1
 
 _known: set[tuple[int, Callable[[], object]]] = set()
 
@@ -69,3 +71,26 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=outlast, name="my_utils parent", daemon=True).start()
+
+
+def is_tied_to_parent(parent: int) -> bool:
+    """Has the kernel kill this process when the thread that started it ends. False where `parent`,
+    the PID of its process, has ended before."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent
+
+
+def status_text(status: int) -> str:
+    """How a process ended, of its exit status or, below 0, of the signal.
+
+    >>> status_text(7), status_text(-9), status_text(-40)
+    ('with exit status 7', 'by SIGKILL', 'by signal 40')
+    """
+    if status >= 0:
+        return f"with exit status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"

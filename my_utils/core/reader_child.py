@@ -10,13 +10,17 @@ import pickle
 import resource
 import sys
 
+from .process_end import is_tied_to_parent
+
 RESPONSE_BYTES_MAX = 1 << 30  # of a file with limits
 OUT_OF_MEMORY = 3  # exit status
 
 
-def serve(name: str) -> None:
+def serve(name: str, parent: int) -> None:
     """The child: reads requests from stdin, and writes to stdout pairs of an error or None, and of
-    what the function returned."""
+    what the function returned. parent: the PID of the process with which it ends."""
+    if not is_tied_to_parent(parent):
+        return
     module, _, function = name.partition(":")
     call = getattr(importlib.import_module(module), function)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .process_end import status_text
 from .reader_child import OUT_OF_MEMORY
 
 BYTES_AT_LEAST = 512 << 20  # of memory
@@ -27,7 +28,7 @@ FILE_BYTES_A_SECOND = 4 << 20
 
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-    "from my_utils.core.reader_child import serve; serve(sys.argv[2])"
+    "from my_utils.core.reader_child import serve; serve(sys.argv[2], int(sys.argv[3]))"
 )
 
 
@@ -37,7 +38,10 @@ class ReaderError(ValueError):
 
 class Readers:
     """Calls a function in so many children, with limits of memory and time if it is bounded. From
-    that many threads at once; a context manager that ends the children."""
+    that many threads at once, which live as long as the children.
+
+    A context manager that ends the children; after an exception it kills them, so that nobody waits
+    for what they read."""
 
     def __init__(self, function: Callable[..., Any], count: int, *, bounded: bool) -> None:
         self._readers = [_Reader(function, bounded) for _ in range(count)]
@@ -48,9 +52,12 @@ class Readers:
     def __enter__(self) -> Readers:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for reader in self._readers:
-            reader.end()
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            for reader in self._readers:
+                reader.kill()
+        for _ in self._readers:
+            self._free.get().end()
 
     def read(self, path: str, *arguments: Any) -> Any:
         """What the function returns for `*arguments, path`. Numbers and texts are passed, and plain
@@ -102,11 +109,19 @@ class _Reader:
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _CHILD, json.dumps(sys.path), self._function],
+            [
+                *(sys.executable, "-I", "-S", "-c", _CHILD),
+                *(json.dumps(sys.path), self._function, str(os.getpid())),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+
+    def kill(self) -> None:
+        """For other threads than the one that reads, which then has no response."""
+        if (child := self._child) is not None:
+            child.kill()
 
     def end(self) -> int:
         """Ends the child; its exit status."""
@@ -138,9 +153,9 @@ def _reason(status: int, bounded: bool) -> str:
     if status == -signal.SIGXCPU:
         return "it takes more time to read than a file of its size may"
     if status < 0:
-        return f"reading it ends in {signal.Signals(-status).name}"
+        return f"reading it was ended {status_text(status)}"
     if status == OUT_OF_MEMORY:
         return "it takes more memory to read than " + (
             "a file of its size may" if bounded else "there is"
         )
-    return f"its reader ended with status {status}"
+    return f"its reader ended {status_text(status)}"

@@ -178,7 +178,7 @@ def test_a_rank_that_dies_ends_the_demo_with_its_name(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 1
-    assert stderr.startswith("my_utils demo: error: rank 1 was killed by SIGKILL")
+    assert stderr.startswith("my_utils demo: error: rank 1 ended by SIGKILL")
     assert not any(alive(worker) for worker in workers.values())
 
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from my_utils.core.reader_process import ReaderError, Readers
+
+from ..conftest import ROOT
+from ..support.live_ranks import wait_until
 
 
 def first_bytes(count: int, path: str) -> tuple[int, bytes]:
@@ -42,6 +50,30 @@ def exits(path: str) -> None:
     os._exit(7)
 
 
+def returns_too_much(path: str) -> bytes:
+    return bytes((1 << 30) + 1)
+
+
+def crashes_at_the_first(path: str) -> int:
+    if Path(path).name == "first":
+        crashes(path)
+    return os.getpid()
+
+
+def meets_its_neighbour(path: str) -> int:
+    Path(path).touch()
+    wait_until(lambda: len(list(Path(path).parent.iterdir())) == 2)
+    return os.getpid()
+
+
+def says_its_process(path: str) -> None:
+    part = Path(f"{path}.part")
+    part.write_text(str(os.getpid()))
+    part.rename(path)
+    while True:
+        time.sleep(60)
+
+
 def reason(function: Callable[..., Any], bounded: bool = True) -> str:
     with Readers(function, 1, bounded=bounded) as readers, pytest.raises(ReaderError) as error:
         readers.read("/no/such/file")
@@ -65,6 +97,58 @@ def test_reasons() -> None:
         reason(asks_for_all_memory, bounded=False) == "it takes more memory to read than there is"
     )
     assert reason(never_ends) == f"it takes more time {of_size}"
-    assert reason(crashes) == "reading it ends in SIGSEGV"
-    assert reason(exits) == "its reader ended with status 7"
+    assert reason(crashes) == "reading it was ended by SIGSEGV"
+    assert reason(exits) == "its reader ended with exit status 7"
     assert "pickle" in reason(returns_what_cannot_be_passed)
+
+
+def test_a_response_has_a_bound_where_the_file_has() -> None:
+    assert reason(returns_too_much) == "it takes more memory to read than a file of its size may"
+
+
+def test_after_a_crash_another_child_reads_the_next_file(tmp_path: Path) -> None:
+    with Readers(crashes_at_the_first, 1, bounded=True) as readers:
+        with pytest.raises(ReaderError, match="SIGSEGV"):
+            readers.read(str(tmp_path / "first"))
+        child = readers.read(str(tmp_path / "second"))
+        assert child == readers.read(str(tmp_path / "third")) != os.getpid()
+
+
+def test_several_children_read_at_once(tmp_path: Path) -> None:
+    """Each of them ends only when the other has begun."""
+    paths = [str(tmp_path / name) for name in "ab"]
+    with ThreadPoolExecutor(2) as pool, Readers(meets_its_neighbour, 2, bounded=False) as readers:
+        assert len(set(pool.map(readers.read, paths))) == 2
+
+
+INTERRUPTED = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from my_utils.core.reader_process import Readers
+from tests.core.test_reader_process import says_its_process
+
+with ThreadPoolExecutor(2) as pool, Readers(says_its_process, 2, bounded=False) as readers:
+    list(pool.map(readers.read, sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_children_end_with_their_process(number: signal.Signals, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in "abcd"]
+    job = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, *paths], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    wait_until(lambda: all(map(Path.exists, paths[:2])))
+    children = [int(path.read_text()) for path in paths[:2]]
+    job.send_signal(number)
+    assert job.wait(60) == -number
+    wait_until(lambda: not any(map(runs, children)))
+    assert not any(map(Path.exists, paths[2:]))
+
+
+def runs(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

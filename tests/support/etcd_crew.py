@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +143,3 @@ class Crew:
 
     def end(self) -> None:
         self.kill(*list(self.workers))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, "it does not come about"
-        time.sleep(0.02)

@@ -103,9 +103,9 @@ def _read_all(files: Mapping[int, str], processes: int) -> list[_Read]:
         try:
             return cast("_Read", readers.read(path, rank))
         except ReaderError as error:
-            return Problem(path, f"damaged, or made to do harm: {error}")
+            return Problem(path, f"not read: {error}")
 
-    with Readers(read_dump, count, bounded=True) as readers, ThreadPoolExecutor(count) as pool:
+    with ThreadPoolExecutor(count) as pool, Readers(read_dump, count, bounded=True) as readers:
         return list(pool.map(read, files.keys(), files.values()))
 
 

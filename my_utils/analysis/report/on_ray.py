@@ -13,13 +13,13 @@ import contextlib
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from ...core.extras import require
+from ...core.process_end import status_text
 from ...trace.inputs import FileSet
 from ..verdict.rank_cells import RankCells
 from .load import PURPOSE, read_ranks
@@ -103,10 +103,10 @@ def _received(file: IO[bytes]) -> list[RankCells] | None:
 
 
 def _reason(status: int) -> str:
-    how = f"with status {status}" if status > 0 else f"by {signal.Signals(-status).name}"
     return (
-        f"the Ray cluster: Ray ended the process that was connected to it, {how}, and said why "
-        "above; most often the head of the cluster has ended or cannot be reached"
+        "the Ray cluster: Ray ended the process that was connected to it, "
+        f"{status_text(status)}, and said why above; most often the head of the cluster has ended "
+        "or cannot be reached"
     )
 
 

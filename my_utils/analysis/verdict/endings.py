@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from ...core.bounded_read import read_whole
 from ...core.checked_json import object_of
+from ...core.process_end import status_text
 from ...core.ranges import ranks_text
 from ...core.run_files.ranks import find_ranks
 from .rank_cells import RankCells
@@ -99,19 +99,6 @@ def _how(rank: RankCells, has_ended: Mapping[int, bool], statuses: Mapping[str, 
     if isinstance(status, int) and status:
         return f"exit status {status}" if status > 0 else f"killed {status_text(status)}"
     return EXITED if has_ended.get(rank.metadata.rank, True) else KILLED
-
-
-def status_text(status: int) -> str:
-    """
-    >>> status_text(7), status_text(-9)
-    ('with exit status 7', 'by SIGKILL')
-    """
-    if status > 0:
-        return f"with exit status {status}"
-    try:
-        return f"by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"by signal {-status}"
 
 
 def _error_of(rank: RankCells) -> str:

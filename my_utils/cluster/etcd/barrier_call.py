@@ -15,7 +15,6 @@ ValueError: rank must be below world_size (8), not 8
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import secrets
@@ -29,6 +28,7 @@ import msgspec
 
 from ...core.arguments import check_int, check_path, check_seconds, check_str
 from ...core.checked_json import Damaged, Foreign
+from ...core.process_end import is_tied_to_parent
 from ...core.ranks import check_rank, host_name, known_rank, world_size as known_world_size
 from .barrier import OPEN, Participant, Terms
 from .client import Connection, Refused, Where, is_safe_here
@@ -36,7 +36,6 @@ from .rounds import EtcdBarrierError, Keys, Outcome
 
 LEASE_MAX_S = 24 * 3600  # etcd refuses about 285 years; a dead member must be noticed earlier
 LEAVES_S = 3.0  # how long an interrupted one may take to delete its key
-_PR_SET_PDEATHSIG = 1
 _Order = tuple[Terms, Where, int]  # the last is the process that the new interpreter waits for
 
 
@@ -240,8 +239,7 @@ def _end(helper: subprocess.Popen[bytes]) -> None:
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     terms, where, parent = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Order)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if not is_tied_to_parent(parent):
         return
     outcome = OPEN
     try:

@@ -15,8 +15,9 @@ import pytest
 
 from my_utils.etcd_utils import EtcdBarrierBroken, EtcdBarrierError, etcd_barrier
 
-from ...support.etcd_crew import WAIT_S, Crew, wait_until
+from ...support.etcd_crew import WAIT_S, Crew
 from ...support.etcd_server import EtcdServer, needs_etcd
+from ...support.live_ranks import wait_until
 
 pytestmark = [pytest.mark.long_file, *needs_etcd]
 

@@ -28,8 +28,9 @@ from my_utils.etcd_utils import (
 
 from ...conftest import ROOT, RunPython
 from ...support.etcd_certificates import Certificates, needs_openssl
-from ...support.etcd_crew import PATIENCE, wait_until
+from ...support.etcd_crew import PATIENCE
 from ...support.etcd_server import EtcdServer, make_cluster, needs_etcd
+from ...support.live_ranks import wait_until
 from ...support.ranks import free_port
 
 pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
