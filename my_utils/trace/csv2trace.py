@@ -424,7 +424,7 @@ def _merge(
                 trace.write_rows(shift, out)
         except BrokenPipeError:
             pass
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError) as error:
             failures.append(f"{trace.path}: {error}")
 
     writer = threading.Thread(target=write, daemon=True)

@@ -529,7 +529,7 @@ def _identity(value: Any, missing: int | str) -> int | str:
         return value
     if value is None:
         return missing
-    if type(value) is Decimal and abs(value) < TIME_MAX_US and value == int(value):
+    if type(value) is Decimal and -TIME_MAX_US < value < TIME_MAX_US and value == int(value):
         return int(value)
     return _text(value)
 

@@ -38,7 +38,9 @@ NUMBERS: list[Any] = [
     *[0, -1, 1, 2**31 - 1, 2**31, -(2**31), 2**63 - 1, 2**63, 2**64, 10**30, 10**400, 1.5, -0.0],
     *[1e308, 1e999, -1e999, 5e-324, 9e9, 1.75e9],
 ]
+BEYOND = ["a number beyond Decimal's range", "one that takes long to write out"]
 STRANGE: list[Any] = [
+    *BEYOND,
     *[*NUMBERS, None, True, "", "x" * 5000, "\ud800", "a\x1b[2Jb", "\x00", "1e999", "0", "../.."],
     *[[], {}, [[]], {"": {}}, [None] * 50, {"x": [1]}, "[0, 1]", "4294967296", "send 0->9"],
 ]
@@ -92,8 +94,11 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
 
 
 def as_json(value: Any) -> bytes:
-    """With numbers beyond all bounds spelled out, which json has as Infinity."""
-    return json.dumps(value).replace("Infinity", "1e999").encode("utf-8", "surrogatepass")
+    """With numbers that are no floats spelled out."""
+    text = json.dumps(value).replace("Infinity", "1e999")
+    for words, number in zip(BEYOND, ("1e9999999999999999999", "1e9999999"), strict=True):
+        text = text.replace(f'"{words}"', number)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def maybe_packed(data: bytes, chance: random.Random) -> bytes:

@@ -100,6 +100,14 @@ def test_a_base_that_is_no_time_is_said(base: str, tmp_path: Path) -> None:
     assert "baseTimeNanoseconds is not a time" in summary.messages()[0]
 
 
+@pytest.mark.parametrize("number", ["1e9999999", "-1e999999", "1e-9999999", "0.5"])
+@pytest.mark.parametrize("key", ["pid", "tid", "id", "cat"])
+def test_a_number_beyond_all_bounds_is_an_id(key: str, number: str, tmp_path: Path) -> None:
+    event = json.dumps({**X, "ts": RUN_US, key: "HERE"}).replace('"HERE"', number)
+    events, summary = merged(tmp_path, f"[{event}]")
+    assert slices(events) == [(0, 2000)] and summary.messages() == []
+
+
 @pytest.mark.parametrize("nothing", ["{}", "null", "{},null", ""])
 def test_what_holds_nothing_ends_a_complete_trace(nothing: str, tmp_path: Path) -> None:
     """As XLA ends its lists."""

@@ -37,8 +37,9 @@ def read_operations(paths: str | Sequence[str]) -> Operations:
     paths: one table (CSV or Parquet), or folders and files of torch.profiler's traces, one a rank,
     or databases of Nsight Systems, one a rank. Only the columns stay in memory.
 
-    Raises ValueError for a file that holds no operations, OSError where it cannot be read, and
-    ImportError where pyarrow is needed and absent. Thread-safe.
+    Raises ValueError for a file that holds no operations, OSError for a table or a database that
+    cannot be read, and ImportError where pyarrow is needed and absent. A trace that cannot be read
+    is left out, and a note says so; ValueError where no other is left. Thread-safe.
     """
     names = [paths] if isinstance(paths, str) else list(paths)
     kinds = {_kind_of(name) for name in names}

@@ -16,14 +16,18 @@ from .operations import SEND, TOGETHER, Ints, Operations
 from .table_files import number_meetings
 from .torch_trace import TraceRows, Words, read_trace
 
-POOL_ABOVE = 16 << 20  # bytes; fewer are read before other processes are up
+POOL_ABOVE = 16 << 20  # bytes of JSON; fewer are read before other processes are up
+POOL_MAX = 16  # processes, of 80 MB each with a small trace
+PACKED = 10  # times as many bytes of JSON are in a packed file
 IDLE_LEAST = 0.05  # of the steps, from which on a note says what the host did
 
 
 def read_traces(paths: Sequence[str]) -> Operations:
     """The operations in traces, one file a rank and window of steps. ValueError where none has
     steps."""
-    names, groups, notes = Words(), Words(), []
+    names, groups = Words(), Words()
+    notes: list[str] = []
+    unread: list[str] = []
     ranks: dict[int, dict[str, Ints]] = {}
     hosts: dict[int, str] = {}
     idle: defaultdict[str, float] = defaultdict(float)
@@ -32,7 +36,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
     ungrouped = calls = 0
     for path, trace in zip(paths, _read_all(paths), strict=True):
         if isinstance(trace, str):
-            notes.append(trace)
+            unread.append(trace)
             continue
         if trace.left_out:
             notes.append(f"{path}: {trace.left_out} events are not slices, left out")
@@ -55,9 +59,9 @@ def read_traces(paths: Sequence[str]) -> Operations:
         ungrouped += trace.ungrouped
         calls += int(((rows["side"] != TOGETHER) & (rows["peer"] < 0)).sum())
     if not ranks:
-        raise ValueError("; ".join(notes[:3]) or "no traces")
+        raise ValueError("; ".join(unread[:3]) or "no traces")
     columns = _joined(ranks.values())
-    notes = [*_while_idle(shares, idle), *notes]
+    notes = [*_while_idle(shares, idle), *(f"{one}, left out" for one in unread), *notes]
     notes += _missing_steps(ranks, columns)
     if ungrouped:
         notes.append(f"{ungrouped} collectives name no group: taken as of all ranks")
@@ -74,9 +78,8 @@ def read_traces(paths: Sequence[str]) -> Operations:
 
 def _read_all(paths: Sequence[str]) -> Iterator[TraceRows | str]:
     """In the order of the paths; large ones side by side, each in a process."""
-    count = min(len(paths), len(os.sched_getaffinity(0)))
-    sizes = (os.path.getsize(path) for path in paths if os.path.exists(path))
-    if count < 2 or sum(sizes) < POOL_ABOVE:
+    count = min(len(paths), len(os.sched_getaffinity(0)), POOL_MAX)
+    if count < 2 or sum(map(_json_bytes, paths)) < POOL_ABOVE:
         yield from map(read_trace, paths)
         return
 
@@ -84,10 +87,18 @@ def _read_all(paths: Sequence[str]) -> Iterator[TraceRows | str]:
         try:
             return cast("TraceRows | str", readers.read(path))
         except ReaderError as error:
-            return f"{path}: {error}, left out"
+            return f"{path}: {error}"
 
-    with Readers(read_trace, count, bounded=False) as readers, ThreadPoolExecutor(count) as pool:
+    with ThreadPoolExecutor(count) as pool, Readers(read_trace, count, bounded=False) as readers:
         yield from pool.map(read, paths)
+
+
+def _json_bytes(path: str) -> int:
+    """About; 0 where there is no file."""
+    try:
+        return os.path.getsize(path) * (PACKED if path.endswith(".gz") else 1)
+    except OSError:
+        return 0
 
 
 def _renumbered(numbers: Ints, words: Sequence[str], all_words: Words) -> Ints:

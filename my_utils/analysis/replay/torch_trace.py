@@ -11,9 +11,11 @@ awaited then are operations, too, and a note has the rest.
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from array import array
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 NAME_MAX = 80
 NAMES_KEPT = 4096  # whose kind and short form are remembered
 NUMBER_MAX = 1 << 62
+TIME_MAX_US = NUMBER_MAX // 2000  # so that a begin and a length make a number
 WAITS_LEAST = 0.8  # of a collective, in which its thread runs nothing
 COLLECTIVES = 1 << 20  # lanes from here on
 AWAITED = COLLECTIVES + 1
@@ -85,9 +88,10 @@ def read_trace(path: str) -> TraceRows | str:
     except TraceFileError as error:
         return str(error)
     except OSError as error:
-        return f"{path}: {error.strerror}, left out"
+        return f"{path}: {error.strerror}"
     if not trace.steps:
-        return f"{path}: no {STEP} in it, left out"
+        unread = f", and {trace.left_out} events that are not slices" if trace.left_out else ""
+        return f"{path}: no {STEP} in it{unread}"
     rows = trace.rows()
     return TraceRows(
         rows, list(trace.names), list(trace.groups), trace.rank, trace.host_name,
@@ -130,8 +134,8 @@ class _Trace:
     def _take(self, event: dict[str, Any]) -> None:
         category, name, args = event.get("cat"), str(event.get("name")), event.get("args")
         args = args if isinstance(args, dict) else {}
-        begin = _bounded(int(event["ts"] * 1000))
-        end = _bounded(begin + int(event.get("dur", 0) * 1000))
+        begin = _nanoseconds(event["ts"])
+        end = begin + _nanoseconds(event.get("dur", 0))
         thread = self._threads[event.get("tid")]
         if category == "user_annotation" and name.startswith(STEP):
             number = name.removeprefix(STEP)
@@ -150,7 +154,7 @@ class _Trace:
                 name = INPUT
             self._add(self.host, thread, name, begin, end, args)
         elif str(category).endswith(LAUNCHES) and "correlation" in args:
-            self.launched[int(args["correlation"])] = begin
+            self.launched[operator.index(args["correlation"])] = begin
 
     def _add(
         self, columns: list[array[int]], lane: int, name: str, begin: int, end: int,
@@ -274,6 +278,14 @@ class _Trace:
             "lane": nothing, "name": nothing + self.names[END], "begin": at, "end": at,
             "group": nothing - 1, "side": nothing + TOGETHER, "peer": nothing - 1, "step": step,
         }  # fmt: skip
+
+
+def _nanoseconds(us: Any) -> int:
+    """ValueError for what is not a time. An int or a Decimal is compared before it is taken apart:
+    that takes as long as its exponent is large."""
+    if type(us) not in (int, Decimal) or not -TIME_MAX_US < us < TIME_MAX_US:
+        raise ValueError
+    return int(us * 1000)
 
 
 def _bounded(number: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sqlite3
@@ -19,6 +20,7 @@ from .test_read_traces import device_trace, write_trace
 pytestmark = pytest.mark.no_torch
 
 HUGE = str(2**70)
+EXPONENT = 1e308  # stands for a number whose digits take hours to write out
 ODD_EVENTS = [
     slice_of("user_annotation", f"ProfilerStep#{HUGE}", 0, 9),
     slice_of("user_annotation", "ProfilerStep#²", 0, 9),
@@ -27,6 +29,11 @@ ODD_EVENTS = [
     slice_of("kernel", "gemm", 1e300, 2e300),
     slice_of("cuda_runtime", "launch", 0, 9, correlation=None),
     slice_of("cuda_runtime", "launch", 0, 9, correlation="x"),
+    slice_of("cuda_runtime", "launch", 0, 9, correlation=EXPONENT),
+    {**slice_of("kernel", "gemm", 0, 9), "ts": EXPONENT},
+    {**slice_of("kernel", "gemm", 0, 9), "dur": -EXPONENT},
+    {**slice_of("kernel", "gemm", 0, 9), "ts": "1" * 100},
+    {**slice_of("kernel", "gemm", 0, 9), "dur": True},
     slice_of("kernel", "gemm", 0, 9, tid=[1]),
 ]
 
@@ -35,10 +42,23 @@ def test_events_of_a_trace_that_cannot_be_read_are_left_out(tmp_path: Path) -> N
     for rank in range(2):
         odd = [*ODD_EVENTS, slice_of("kernel", "ncclX", 0, 9, **{"Process Group Ranks": ["..."]})]
         write_trace(tmp_path, rank, device_trace(rank, 2, slow=1) + odd * (rank == 1), 2)
+    path = tmp_path / "rank-1.pt.trace.json.gz"
+    text = gzip.decompress(path.read_bytes()).decode()
+    assert text.count(str(EXPONENT)) == 3
+    path.write_bytes(gzip.compress(text.replace(str(EXPONENT), "1e9999999").encode()))
     os.mkfifo(tmp_path / "rank-2.json")
     verdict = verdict_of([str(tmp_path)])
     assert verdict.findings[0].ranks == (1,), verdict
     assert any(f"{len(ODD_EVENTS)} events are not slices" in note for note in verdict.notes)
+
+
+def test_steps_that_cannot_be_read_are_said(tmp_path: Path) -> None:
+    for rank in range(2):
+        step = {**slice_of("user_annotation", "ProfilerStep#1", 0, 9), "ts": "soon"}
+        (tmp_path / f"rank-{rank}.json").write_text(json.dumps({"traceEvents": [step] * 4}))
+    verdict = verdict_of([str(tmp_path)])
+    assert verdict.status == "not judged" and verdict.reason is not None
+    assert "rank-0.json: no ProfilerStep# in it, and 4 events that are not slices" in verdict.reason
 
 
 def test_a_rank_that_no_job_has_is_not_taken_from_a_trace(tmp_path: Path) -> None:

@@ -200,6 +200,17 @@ def test_a_send_meets_its_receive(slow: int, tmp_path: Path) -> None:
     assert waits == pytest.approx([0.0, 12.1e6 if slow == 0 else 4.1e6], abs=0.1e6)
 
 
+class Started:
+    """Counts the processes that are started."""
+
+    def __init__(self) -> None:
+        self.children, self._start = 0, subprocess.Popen
+
+    def __call__(self, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        self.children += 1
+        return self._start(*arguments, **options)
+
+
 def test_large_traces_are_read_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +221,9 @@ def test_large_traces_are_read_side_by_side(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
     alone = read_traces(paths)
     monkeypatch.setattr("my_utils.analysis.replay.read_traces.POOL_ABOVE", 0)
+    monkeypatch.setattr("my_utils.core.reader_process.subprocess.Popen", started := Started())
     together = read_traces(paths)
+    assert 1 <= started.children <= 2
     assert together.notes == alone.notes and "rank-3.json" in "".join(alone.notes)
     assert (together.names, together.hosts) == (alone.names, alone.hosts)
     for column in ("rank", "lane", "step", "name", "begin_ns", "end_ns", "meeting", "side"):
