@@ -31,7 +31,7 @@ SHOWN_BY_THEIR_BASE = {
     "StackRecord",  # msgspec's: all fields
     "Thread",  # msgspec's: all fields
 }
-# Mixed into classes of users, a metaclass, and a protocol: none has its own instances.
+# Mixed into classes of users, a metaclass, and a protocol: nobody makes instances of them.
 NOT_SHOWN = {"CaptureWorker", "SingletonMeta", "SweptFunction"}
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +33,8 @@ from ..core.command_line import (
     parser,
     run_cli,
 )
+from ..core.process_end import status_text
+from ..core.units import bytes_text
 from ..trace.timeline import find_csvs, plot_timeline, read_spans
 
 MARK = ".my_utils_demo"  # in the logs of demos, which a later one may remove
@@ -109,12 +110,9 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 
 def _describe(rank: int, code: int, scratch: Path) -> str:
-    how = f"ended with exit code {code}"
-    if code < 0:
-        how = f"was killed by {signal.Signals(-code).name}"
     lines = (scratch / f"stderr_{rank}").read_text(errors="replace").splitlines()
     said = "".join(f"\n  {line}" for line in lines[-15:])
-    return f"rank {rank} {how}" + (f"; its last words:{said}" if said else "")
+    return f"rank {rank} ended {status_text(code)}" + (f"; its last words:{said}" if said else "")
 
 
 def write_traces(log_dir: Path, out: Path) -> list[Path]:
@@ -187,7 +185,7 @@ def run(out: Path, steps: int, ranks: int, balance: bool) -> None:
         print("\nno timeline.png: matplotlib is missing (pip install matplotlib)")
     print(f"\nwritten in {time.monotonic() - began:.0f} s:")
     for path in written:
-        print(f"  {path}  ({path.stat().st_size / 1e3:,.0f} kB)")
+        print(f"  {path}  ({bytes_text(path.stat().st_size)})")
     print("\nopen the trace at https://ui.perfetto.dev (drag the file into the page), or with")
     print(f"  my_utils trace {log_dir} -o {written[0]} --open")
     print(f"a report about the run:  my_utils report {log_dir}")

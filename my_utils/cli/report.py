@@ -111,7 +111,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _failed(chosen: CommandParser, error: Exception) -> int:
-    """1 where there was nothing to report on; what else is not a value is a wrong argument."""
+    """1 where there was nothing to report on; any other ValueError is a wrong argument, 2."""
     from ..analysis.report.analysis import ReportError
     from ..analysis.verdict.load import NothingToJudge
 

@@ -13,6 +13,7 @@ import threading
 import time
 
 from .terminal import ProgressBar, progress_bar, wants_color
+from .units import bytes_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Progress:
     """Shows what a block of work has done; a context manager.
 
     name: of the command. total: in `unit`, None when it is not known. unit: "bytes", which are
-    shown as MB, or a word such as "files". quiet: nothing is shown. no_color: no colours.
+    shown as MiB, or a word such as "files". quiet: nothing is shown. no_color: no colours.
     ticking: a thread shows the time that passes, for work that cannot report in between. Without it
     no thread is started, so that the block may fork.
 
@@ -141,7 +142,7 @@ class Progress:
     def _amount(self) -> str:
         done, total, unit = str(self._done), str(self._total), self.unit
         if unit == "bytes":
-            done, total, unit = f"{self._done / 1e6:.0f}", f"{self._total / 1e6:.0f}", "MB"
+            done, total, unit = bytes_text(self._done), bytes_text(self._total), ""
         if not self._total:
             return f"{done} {unit}".rstrip()
         share = min(100 * self._done // self._total, 100)

@@ -11,19 +11,23 @@ def time_text(ms: float, digits: int = 3) -> str:
     """A time with so many significant digits, in s, ms or µs; "" for NaN and infinity.
 
     >>> [time_text(ms) for ms in (92.345, 41_000.0, 1_234_567.0, 0.0123, 0.0, float("nan"))]
-    ['92.3 ms', '41 s', '1230 s', '12.3 µs', '0 µs', '']
+    ['92.3 ms', '41 s', '1,230 s', '12.3 µs', '0 µs', '']
     """
     if not math.isfinite(ms):
         return ""
     for factor, unit in ((1e-3, "s"), (1.0, "ms")):
         if abs(ms) * factor >= 1 - 0.5 * 10**-digits:
-            return f"{_rounded(ms * factor, digits)} {unit}"
-    return f"{_rounded(ms * 1e3, digits)} µs"
+            return f"{figure_text(ms * factor, digits)} {unit}"
+    return f"{figure_text(ms * 1e3, digits)} µs"
 
 
-def _rounded(value: float, digits: int) -> str:
-    """Without an exponent and without zeros at its end: 1234.0 is 1230."""
-    return f"{float(f'{value:.{digits}g}'):.15g}"
+def figure_text(value: float, digits: int) -> str:
+    """So many significant digits, without an exponent and without zeros at the end.
+
+    >>> figure_text(10_247.3, 4), figure_text(366.97, 4), figure_text(0.5, 4)
+    ('10,250', '367', '0.5')
+    """
+    return f"{float(f'{value:.{digits}g}'):,.15g}"
 
 
 def ms_text(ns: float) -> str:

@@ -33,7 +33,8 @@ from ..core.files import atomic_write
 from . import _toolkit
 
 with needs_torch("my_utils.musa.musa_extension"):
-    from torch.utils.cpp_extension import CppExtension
+    import torch
+    from torch.utils.cpp_extension import CppExtension, get_default_build_root
 
     from ._extension import BuildExtension, MUSAExtension, include_paths, library_paths
 
@@ -171,16 +172,12 @@ def _written(path: Path, lines: Sequence[str]) -> str:
 
 
 def _default_folder(name: str) -> Path:
-    from torch.utils.cpp_extension import get_default_build_root
-
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()
     version = f"py{sys.version_info.major}{sys.version_info.minor}_musa"
     return Path(root, version, name)
 
 
 def _key(files: Sequence[str], options: Mapping[str, Any]) -> str:
-    import torch
-
     parts = [torch.__version__, json.dumps(options, sort_keys=True)]
     parts.append(os.environ.get("TORCH_MUSA_ARCH_LIST", ""))
     digest = hashlib.sha256("\0".join(parts).encode())
@@ -193,8 +190,6 @@ def _build(
     name: str, files: Sequence[str], options: dict[str, Any], folder: Path, verbose: bool
 ) -> None:
     from setuptools import Distribution
-
-    from ._extension import BuildExtension, MUSAExtension
 
     extension = MUSAExtension(name, files, **options)
     command = BuildExtension(
@@ -210,8 +205,6 @@ def _build(
 
 def _imported(name: str, library: Path, is_python_module: bool) -> ModuleType | str:
     if not is_python_module:
-        import torch
-
         torch.ops.load_library(str(library))
         return str(library)
     spec = importlib.util.spec_from_file_location(name, library)

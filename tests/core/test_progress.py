@@ -66,11 +66,11 @@ print("the end")
 
 
 def test_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = Progress("trace", 12_000_000, "bytes")
-    assert repr(shown) == "Progress('trace: 0 of 12 MB (0 %)')"
+    shown = Progress("trace", 12 << 20, "bytes")
+    assert repr(shown) == "Progress('trace: 0 B of 12.00 MiB (0 %)')"
     with shown:
-        shown.show(3_000_000, 12_000_000)
-        assert repr(shown) == "Progress('trace: 3 of 12 MB (25 %)')"
+        shown.show(3 << 20, 12 << 20)
+        assert repr(shown) == "Progress('trace: 3.00 MiB of 12.00 MiB (25 %)')"
         shown.show(5, 0)
         shown.phase("writing")
         assert repr(shown) == "Progress('trace: writing')"

@@ -102,7 +102,7 @@ def check(folder: Path, rank: int = 0, no_forward: int = 0, sums: bool = False) 
     ended = [row for row in rows if row.kind == "END" and row.step >= 0]
     iterations = set(range(truth["iterations"]))
     # What comes after the last iteration is that of a next one where a drain came before the end:
-    # the input that there was none of, what was taken for a loss, or a call of a collective.
+    # the wait for a batch that did not come, what was taken for a loss, or a call of a collective.
     assert {row.step for row in ended} <= {*iterations, truth["iterations"]}
     stages_ended = [row for row in ended if row.metadata.get("tag") != "collectives"]
     with_stages = {row.step for row in stages_ended if row.name != "loss"}

@@ -31,7 +31,7 @@ struct named_category {
     nvtxDomainHandle_t domain;
 };
 
-/* The slots are not base/hash_table.h: threads search them without a lock while another one adds,
+/* The slots do not use base/hash_table.h: threads search them without a lock while another one adds,
  * so a slot is one atomic pointer to the range and its key. */
 struct mu_nvtx {
     _Atomic(struct mu_nvtx_range *) slots[SLOT_COUNT]; /* owned; entries are never taken out */

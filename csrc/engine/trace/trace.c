@@ -5,7 +5,7 @@
 #include <locale.h>
 #include <stdlib.h>
 
-enum { WRITER_BUFFER = 128 * 1024, EVENT_BYTES_MAX = 1024, WRITTEN_PER_BYTE = 32 };
+enum { WRITER_BUFFER = 128 * 1024, EVENT_BYTES_FIXED = 1024, WRITTEN_PER_BYTE = 32 };
 
 int mu_trace_writer_init(struct mu_trace_writer *writer, const struct mu_trace_ops *ops,
                          struct mu_shared_output *output, struct mu_error *err) {
@@ -64,5 +64,5 @@ size_t mu_trace_event_bytes_max(const struct mu_trace_event *event) {
     for (int i = 0; i < event->field_count; i++) {
         text += event->fields[i].text.length;
     }
-    return EVENT_BYTES_MAX + (size_t)event->name->json_length * 2 + text * WRITTEN_PER_BYTE;
+    return EVENT_BYTES_FIXED + (size_t)event->name->json_length * 2 + text * WRITTEN_PER_BYTE;
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.ranges import as_ranges, ranges_text
-from ...core.units import bytes_text, time_text
+from ...core.units import bytes_text, figure_text, time_text
 from ..pages.html import rendered
 from ..pages.tables import Cell, Column, Table, as_table, bytes_of, integer, time_of, times
 from ..verdict.run_data import Matrix
@@ -154,7 +154,7 @@ def _bar(
 def _value_text(value: float, unit: str) -> str:
     if unit == "ms":
         return times(value)
-    return bytes_text(value) if unit == "bytes" else f"{value:,.4g}"
+    return bytes_text(value) if unit == "bytes" else figure_text(value, 4)
 
 
 def _ends(one: Distribution) -> tuple[str, str]:

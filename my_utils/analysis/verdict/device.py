@@ -81,8 +81,8 @@ def device_view(run: RunData, columns: Integers) -> DeviceView:
     device = _in_order(gpu, columns, np.flatnonzero(leaves == np.arange(len(leaves))))
     totals = np.zeros((*run.totals.shape[:2], len(run.stages) + 1))
     totals[..., :-1], totals[..., -1] = _taken(run, gpu, around)
-    others = ("h2d", "communication")
-    launched = [at for at in device if kind_of_stage(run.stages[at]) not in others] or device
+    moving = ("h2d", "communication")  # data: no kernels of the model are launched in these
+    launched = [at for at in device if kind_of_stage(run.stages[at]) not in moving] or device
     is_launch_bound = _is_launch_bound(run, gpu, device, launched, columns)
     _unhide(run, gpu, totals, device, is_launch_bound)
     begins, ends = run.begins.copy(), run.ends.copy()

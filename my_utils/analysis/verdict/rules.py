@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ...core.ranges import ranks_text
-from ...core.units import count_text
+from ...core.units import bytes_text, count_text
 from .blame import blame, blame_without_stage
 from .causes import worker_of
 from .cores import short_of_cores
@@ -342,10 +342,8 @@ def _of_memory(run: RunData, columns: Integers, verdict: Verdict) -> list[Findin
         is_recorded = any(name in run.counters for name in MEMORY_NAMES)
         verdict.memory = "memory steady" if is_recorded else "memory not recorded"
         return []
-    megabytes = growth.bytes_a_step / 1e6
-    verdict.memory = (
-        f"{growth.name} {megabytes:+.1f} MB a step since step {verdict.first_step}: suspicious"
-    )
+    more = bytes_text(growth.bytes_a_step)
+    verdict.memory = f"{growth.name} +{more} a step since step {verdict.first_step}: suspicious"
     if growth.growth < LEAST_GROWTH:
         return []
     ranks = tuple(run.ranks[growth.rows].tolist())

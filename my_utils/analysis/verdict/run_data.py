@@ -20,7 +20,6 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 SyncKind: TypeAlias = Literal["collective", "ddp", "fsdp", "pipeline", "clip"]
 
-DEVICE_KINDS = ("cpu", "cuda")
 HOST_COUNTERS = (
     "cpu_us", "kernel_us", "delay_us", "quota_us", "gc0_us", "gc1_us", "gc2_us", "major_faults",
     "gil_us", "storage_us", "page_us", "other_us", "stopped_us", "limits_met", "stalled_us",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...core.ranges import ranks_text
-from ...core.units import bytes_text, count_text, ms_text, percent_text
+from ...core.units import bytes_text, count_text, figure_text, ms_text, percent_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, is_costly
 from .last_in_backward_text import INSIDE_PAGE, last_lines, last_short
 from .next_steps import change_for, is_collection, next_command, page_path
@@ -399,7 +399,7 @@ def _of_imbalance(one: Finding, verdict: Verdict) -> Iterator[str]:
 def _of_memory(one: Finding, verdict: Verdict) -> Iterator[str]:
     detail = one.detail
     yield (
-        f"{detail['what']} {detail['bytes_a_step'] / 1e6:+.1f} MB a step since step "
+        f"{detail['what']} +{bytes_text(detail['bytes_a_step'])} a step since step "
         f"{one.since_step}, {_percent(detail['growth'])} more by the end"
     )
 
@@ -452,7 +452,7 @@ def _gain(one: Finding, verdict: Verdict) -> Iterator[str]:
         text += " without it"
     if verdict.samples_a_step:
         now, then = (verdict.samples_a_step / ns * 1e9 for ns in (verdict.step_ns, better))
-        text += f": {then:.4g} samples/s instead of {now:.4g}"
+        text += f": {figure_text(then, 4)} samples/s instead of {figure_text(now, 4)}"
     yield text
     hours = one.cost_ns_a_step * verdict.judged_steps * verdict.judged_ranks / 3600e9
     if hours >= 0.1:

@@ -165,7 +165,9 @@ class MemorySnapshotter:
             try:
                 recording.end()
             except Exception as error:
-                self._logger.warning("torch's recording could not be ended: %s", error)
+                self._logger.warning(
+                    "torch's recording of allocations could not be ended: %s", error
+                )
 
     def _path(self, name: str) -> Path:
         stamp = datetime.fromtimestamp(time.time()).strftime("%Y%m%d_%H%M%S_%f")

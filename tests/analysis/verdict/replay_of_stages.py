@@ -65,7 +65,7 @@ def replayed(trial: Trial) -> Outcome:
 
 
 def _in_the_words_of_the_rules(verdict: ReplayVerdict) -> None:
-    """Claims about ranks have the kind of their stage, and hiccups of one stage are not hiccups."""
+    """Claims about ranks have the kind of their stage, and so have hiccups of one stage."""
     for one in verdict.findings:
         if not isinstance(one, ReplayFinding) or one.kind not in ("straggler", "host hiccups"):
             continue

@@ -135,7 +135,7 @@ def test_many_findings_keep_to_twelve_lines() -> None:
 
 def test_samples_and_hours() -> None:
     lines = verdict("input", samples_a_step=128.0, judged_steps=180_000, is_cuda=True).lines()
-    assert any("7399 samples/s instead of 1387" in line for line in lines)
+    assert any("7,399 samples/s instead of 1,387" in line for line in lines)
     assert any(line.strip() == "15.0 GPU-hours lost in these steps" for line in lines)
 
 
