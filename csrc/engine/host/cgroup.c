@@ -155,12 +155,12 @@ bool mu_cgroup_leave(struct mu_cgroup *cgroup) {
     return true;
 }
 
-int mu_cgroup_open(const struct mu_cgroup *cgroup, const char *name) {
+struct mu_proc_file mu_cgroup_open(const struct mu_cgroup *cgroup, const char *name) {
     char path[PATH_MAX];
     int length = snprintf(path, sizeof(path), "%s/%s", cgroup->folder, name);
     if (cgroup->folder[0] == '\0' || length >= (int)sizeof(path)) {
         errno = ENOENT;
-        return -1;
+        return MU_NO_PROC_FILE;
     }
-    return open(path, O_RDONLY | O_CLOEXEC);
+    return mu_proc_open(path);
 }

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "host/proc_text.h"
+
 /* A cgroup of one hierarchy, and those around it as far as they can be seen. */
 struct mu_cgroup {
     size_t mount;          /* bytes of `folder` that are the mount point */
@@ -24,7 +26,7 @@ void mu_cgroup_find(const char *proc, const char *controller,
 /* Goes to the cgroup around it. False, and no change, where that is not seen. */
 bool mu_cgroup_leave(struct mu_cgroup *cgroup);
 
-/* Opens a file of the cgroup for reading: a descriptor, or -1 with errno. */
-int mu_cgroup_open(const struct mu_cgroup *cgroup, const char *name);
+/* Opens a file of the cgroup for reading. */
+struct mu_proc_file mu_cgroup_open(const struct mu_cgroup *cgroup, const char *name);
 
 #endif

@@ -2,11 +2,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "host/cgroup.h"
 #include "host/pressure.h"
-#include "host/proc_text.h"
 
 enum { TEXT_BYTES = 8192 };
 
@@ -29,7 +27,7 @@ static bool add_numbers(const char *text, const char *key, uint64_t *out) {
 /* --- opening ------------------------------------------------------------------------------ */
 
 /* Version 1 has a number in memory.failcnt, version 2 lines in memory.events. */
-static bool read_limit(int file, uint64_t *out) {
+static bool read_limit(const struct mu_proc_file *file, uint64_t *out) {
     char text[TEXT_BYTES];
     if (!mu_proc_text(file, text, sizeof(text))) {
         return false;
@@ -44,13 +42,10 @@ static bool read_limit(int file, uint64_t *out) {
     return add_numbers(text, "max ", out) || high;
 }
 
-static void add_limit(struct mu_memory_cgroup *memory, int file) {
+static void add_limit(struct mu_memory_cgroup *memory, struct mu_proc_file file) {
     uint64_t number = 0;
-    if (file < 0) {
-        return;
-    }
-    if (memory->limit_count == MU_MEMORY_LEVELS || !read_limit(file, &number)) {
-        close(file);
+    if (memory->limit_count == MU_MEMORY_LEVELS || !read_limit(&file, &number)) {
+        mu_proc_close(&file);
         return;
     }
     memory->limits[memory->limit_count++] = file;
@@ -65,14 +60,14 @@ static void open_levels(struct mu_memory_cgroup *memory, struct mu_cgroup *cgrou
 
 void mu_memory_cgroup_open(struct mu_memory_cgroup *memory, const char *proc) {
     struct mu_cgroup *cgroups = calloc(MU_CGROUP_VERSIONS, sizeof(*cgroups));
-    *memory = (struct mu_memory_cgroup){.pressure = -1, .stat = -1};
+    *memory = (struct mu_memory_cgroup){.pressure = MU_NO_PROC_FILE, .stat = MU_NO_PROC_FILE};
     if (cgroups == NULL) {
         return; /* as if no cgroup said so */
     }
     mu_cgroup_find(proc, "memory", cgroups);
     memory->pressure = mu_pressure_file(&cgroups[1], "memory.pressure");
     memory->stat = mu_cgroup_open(&cgroups[0], "memory.stat");
-    if (memory->stat < 0) {
+    if (memory->stat.fd < 0) {
         memory->stat = mu_cgroup_open(&cgroups[1], "memory.stat");
     }
     open_levels(memory, &cgroups[0], "memory.failcnt");
@@ -82,11 +77,10 @@ void mu_memory_cgroup_open(struct mu_memory_cgroup *memory, const char *proc) {
 
 void mu_memory_cgroup_close(struct mu_memory_cgroup *memory) {
     while (memory->limit_count > 0) {
-        close(memory->limits[--memory->limit_count]);
+        mu_proc_close(&memory->limits[--memory->limit_count]);
     }
-    mu_proc_close(memory->pressure);
-    mu_proc_close(memory->stat);
-    memory->pressure = memory->stat = -1;
+    mu_proc_close(&memory->pressure);
+    mu_proc_close(&memory->stat);
 }
 
 /* --- reading ------------------------------------------------------------------------------ */
@@ -95,20 +89,20 @@ bool mu_memory_limits_met(const struct mu_memory_cgroup *memory, uint64_t *out) 
     uint64_t sum = 0;
     bool known = false;
     for (int i = 0; i < memory->limit_count; i++) {
-        known = read_limit(memory->limits[i], &sum) || known;
+        known = read_limit(&memory->limits[i], &sum) || known;
     }
     *out = known ? sum : *out;
     return known;
 }
 
 bool mu_memory_stalled_ns(const struct mu_memory_cgroup *memory, uint64_t *out) {
-    return mu_pressure_file_ns(memory->pressure, out);
+    return mu_pressure_file_ns(&memory->pressure, out);
 }
 
 bool mu_memory_refaults(const struct mu_memory_cgroup *memory, uint64_t *out) {
     char text[TEXT_BYTES];
     uint64_t sum = 0;
-    if (!mu_proc_text(memory->stat, text, sizeof(text)) ||
+    if (!mu_proc_text(&memory->stat, text, sizeof(text)) ||
         !add_numbers(text, "workingset_refault", &sum)) {
         return false;
     }

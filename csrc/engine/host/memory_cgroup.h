@@ -6,15 +6,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "host/proc_text.h"
+
 enum { MU_MEMORY_LEVELS = 8 };
 
 /* Files of the process's cgroup and of those around it, as far as they can be seen. Not
  * thread-safe. */
 struct mu_memory_cgroup {
-    int limits[MU_MEMORY_LEVELS]; /* memory.failcnt, memory.events: how often a limit was met */
+    /* memory.failcnt, memory.events: how often a limit was met */
+    struct mu_proc_file limits[MU_MEMORY_LEVELS];
     int limit_count;
-    int pressure; /* memory.pressure of the own cgroup; -1: none. That of the root is the host's */
-    int stat;     /* memory.stat of the own cgroup; -1: none */
+    struct mu_proc_file pressure; /* memory.pressure of the own cgroup, if it is not the root */
+    struct mu_proc_file stat;     /* memory.stat of the own cgroup */
 };
 
 /* proc: "/proc/self", or a folder with its files `cgroup` and `mountinfo`. Closed by

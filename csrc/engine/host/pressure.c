@@ -1,13 +1,9 @@
 #include "host/pressure.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#include "host/proc_text.h"
 
 enum { TEXT_BYTES = 512, NS_IN_US = 1000 };
 
@@ -19,19 +15,19 @@ static const char *const names[MU_PRESSURES] = {
 };
 
 /* Only the root of all cgroups has no type. */
-int mu_pressure_file(const struct mu_cgroup *cgroup, const char *name) {
-    int type = mu_cgroup_open(cgroup, "cgroup.type");
-    if (type < 0) {
-        return -1;
+struct mu_proc_file mu_pressure_file(const struct mu_cgroup *cgroup, const char *name) {
+    struct mu_proc_file type = mu_cgroup_open(cgroup, "cgroup.type");
+    if (type.fd < 0) {
+        return type;
     }
-    close(type);
+    mu_proc_close(&type);
     return mu_cgroup_open(cgroup, name);
 }
 
-static int host_file(const char *folder, const char *name) {
+static struct mu_proc_file host_file(const char *folder, const char *name) {
     char path[PATH_MAX];
     int length = snprintf(path, sizeof(path), "%s/%s", folder, name);
-    return length >= (int)sizeof(path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    return length >= (int)sizeof(path) ? MU_NO_PROC_FILE : mu_proc_open(path);
 }
 
 void mu_pressure_open(struct mu_pressure *pressure, const char *proc, const char *host) {
@@ -40,7 +36,7 @@ void mu_pressure_open(struct mu_pressure *pressure, const char *proc, const char
         mu_cgroup_find(proc, "cpu", cgroups);
     }
     for (int i = 0; i < MU_PRESSURES; i++) {
-        pressure->files[i] = -1;
+        pressure->files[i] = MU_NO_PROC_FILE;
         if (i >= MU_PRESSURE_HOST_CPU) {
             pressure->files[i] = host_file(host, names[i]);
         } else if (cgroups != NULL) {
@@ -52,20 +48,19 @@ void mu_pressure_open(struct mu_pressure *pressure, const char *proc, const char
 
 void mu_pressure_close(struct mu_pressure *pressure) {
     for (int i = 0; i < MU_PRESSURES; i++) {
-        mu_proc_close(pressure->files[i]);
-        pressure->files[i] = -1;
+        mu_proc_close(&pressure->files[i]);
     }
 }
 
 void mu_pressure_read(const struct mu_pressure *pressure, struct mu_pressure_reading *out) {
     for (int i = 0; i < MU_PRESSURES; i++) {
         out->ns[i] = 0;
-        out->known[i] = mu_pressure_file_ns(pressure->files[i], &out->ns[i]);
+        out->known[i] = mu_pressure_file_ns(&pressure->files[i], &out->ns[i]);
     }
 }
 
 /* "some avg10=0.00 avg60=0.00 avg300=0.00 total=12", in microseconds. */
-bool mu_pressure_file_ns(int file, uint64_t *out) {
+bool mu_pressure_file_ns(const struct mu_proc_file *file, uint64_t *out) {
     char text[TEXT_BYTES];
     if (!mu_proc_text(file, text, sizeof(text)) || strncmp(text, "some ", strlen("some ")) != 0) {
         return false;

@@ -19,9 +19,9 @@ enum mu_pressure_kind {
     MU_PRESSURES,
 };
 
-/* Descriptors; -1: the kernel does not say. Not thread-safe. */
+/* None where the kernel does not say. Not thread-safe. */
 struct mu_pressure {
-    int files[MU_PRESSURES];
+    struct mu_proc_file files[MU_PRESSURES];
 };
 
 struct mu_pressure_reading {
@@ -36,10 +36,10 @@ void mu_pressure_close(struct mu_pressure *pressure);
 
 void mu_pressure_read(const struct mu_pressure *pressure, struct mu_pressure_reading *out);
 
-/* A pressure file of a cgroup of version 2: a descriptor, or -1, also for the root of all. */
-int mu_pressure_file(const struct mu_cgroup *cgroup, const char *name);
+/* A pressure file of a cgroup of version 2; none for the root of all. */
+struct mu_proc_file mu_pressure_file(const struct mu_cgroup *cgroup, const char *name);
 
 /* How long some thread waited, by such a file. False where it does not say, and *out stays. */
-bool mu_pressure_file_ns(int file, uint64_t *out);
+bool mu_pressure_file_ns(const struct mu_proc_file *file, uint64_t *out);
 
 #endif

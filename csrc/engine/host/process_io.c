@@ -3,11 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/proc_text.h"
-
 enum { TEXT_BYTES = 512 };
 
-bool mu_process_io_read_bytes(int file, uint64_t *out) {
+bool mu_process_io_read_bytes(const struct mu_proc_file *file, uint64_t *out) {
     static const char key[] = "\nread_bytes: ";
     char text[TEXT_BYTES];
     const char *found = mu_proc_text(file, text, sizeof(text)) ? strstr(text, key) : NULL;

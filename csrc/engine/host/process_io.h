@@ -5,8 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "host/proc_text.h"
+
 /* Bytes that all of its threads had read from storage, not what was in memory already. file: its
- * `io`, a descriptor or -1. False where the kernel does not say, and *out stays. */
-bool mu_process_io_read_bytes(int file, uint64_t *out);
+ * `io`. False where the kernel does not say, and *out stays. */
+bool mu_process_io_read_bytes(const struct mu_proc_file *file, uint64_t *out);
 
 #endif

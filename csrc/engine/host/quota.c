@@ -2,14 +2,12 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "host/cgroup.h"
-#include "host/proc_text.h"
 
 enum { TEXT_BYTES = 2048, NS_IN_US = 1000 };
 
-static bool read_waited(int file, uint64_t *out) {
+static bool read_waited(const struct mu_proc_file *file, uint64_t *out) {
     char text[TEXT_BYTES];
     if (!mu_proc_text(file, text, sizeof(text))) {
         return false;
@@ -24,13 +22,10 @@ static bool read_waited(int file, uint64_t *out) {
     return in_us != NULL || in_ns != NULL;
 }
 
-static void add_file(struct mu_quota *quota, int file) {
+static void add_file(struct mu_quota *quota, struct mu_proc_file file) {
     uint64_t waited;
-    if (file < 0) {
-        return;
-    }
-    if (quota->count == MU_QUOTA_LEVELS || !read_waited(file, &waited)) {
-        close(file);
+    if (quota->count == MU_QUOTA_LEVELS || !read_waited(&file, &waited)) {
+        mu_proc_close(&file);
         return;
     }
     quota->files[quota->count] = file;
@@ -54,7 +49,7 @@ void mu_quota_open(struct mu_quota *quota, const char *proc) {
 
 void mu_quota_close(struct mu_quota *quota) {
     while (quota->count > 0) {
-        close(quota->files[--quota->count]);
+        mu_proc_close(&quota->files[--quota->count]);
     }
 }
 
@@ -63,7 +58,7 @@ bool mu_quota_waited(struct mu_quota *quota, uint64_t *out) {
     *out = 0;
     for (int i = 0; i < quota->count; i++) {
         uint64_t waited;
-        if (!read_waited(quota->files[i], &waited)) {
+        if (!read_waited(&quota->files[i], &waited)) {
             continue;
         }
         uint64_t more = waited > quota->waited_ns[i] ? waited - quota->waited_ns[i] : 0;

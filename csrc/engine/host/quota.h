@@ -6,12 +6,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "host/proc_text.h"
+
 enum { MU_QUOTA_LEVELS = 8 };
 
 /* The files cpu.stat of the process's cgroup and of those around it, as far as they can be seen.
  * Not thread-safe. */
 struct mu_quota {
-    int files[MU_QUOTA_LEVELS];
+    struct mu_proc_file files[MU_QUOTA_LEVELS];
     uint64_t waited_ns[MU_QUOTA_LEVELS]; /* at the last reading */
     int count;                           /* 0: none is known */
 };

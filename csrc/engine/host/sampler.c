@@ -27,10 +27,10 @@ static const int64_t io_pause_ns = 1000000000;
 
 struct worker {
     struct mu_watched_thread thread;
-    int schedstat;                 /* a descriptor; -1: the kernel does not say */
+    struct mu_proc_file schedstat; /* none: the kernel does not say */
     uint64_t on_core_ns, delay_ns; /* by it, at the last sample */
     uint64_t unsplit_ns;
-    int io; /* a descriptor; -1: the kernel does not say */
+    struct mu_proc_file io; /* none: the kernel does not say */
     int64_t io_read_ns;
     uint64_t read_bytes; /* when it was added */
     int index;
@@ -52,10 +52,10 @@ struct mu_sampler {
     struct mu_thread_clock clock;
     struct mu_memory_cgroup memory;
     struct mu_pressure pressure;
-    int loadavg;         /* a descriptor; -1: the kernel does not say */
-    int64_t last_ns;     /* when the last sample was taken */
-    int64_t refaults_ns; /* when they were read */
-    int64_t lack_ns;     /* when memory was last seen to lack, perhaps */
+    struct mu_proc_file loadavg; /* none: the kernel does not say */
+    int64_t last_ns;             /* when the last sample was taken */
+    int64_t refaults_ns;         /* when they were read */
+    int64_t lack_ns;             /* when memory was last seen to lack, perhaps */
     int64_t pressure_read_ns;
     uint64_t delay_ns; /* of the own thread, at the last sample */
     enum mu_wait last; /* what was seen then */
@@ -102,7 +102,7 @@ static uint64_t time_of(const struct mu_sampler *sampler, enum mu_wait wait, int
 static void split(struct worker *worker, uint64_t ns) {
     struct mu_sampled_worker *counted = &worker->counted;
     uint64_t on_core, delay;
-    counted->has_delay = mu_schedstat_read(worker->schedstat, &on_core, &delay);
+    counted->has_delay = mu_schedstat_read(&worker->schedstat, &on_core, &delay);
     if (!counted->has_delay) {
         counted->ran_ns += ns;
         return;
@@ -128,7 +128,7 @@ static void read_io(struct worker *worker) {
         return;
     }
     worker->io_read_ns = now;
-    if (mu_process_io_read_bytes(worker->io, &bytes)) {
+    if (mu_process_io_read_bytes(&worker->io, &bytes)) {
         counted->read_bytes = bytes - worker->read_bytes;
         counted->io_readings++;
     }
@@ -186,7 +186,7 @@ static void read_memory(struct mu_sampler *sampler, int64_t now, bool waits_for_
 static void count_runnable(struct mu_sampler *sampler) {
     char text[TEXT_BYTES];
     unsigned runnable = 0;
-    if (mu_proc_text(sampler->loadavg, text, sizeof(text)) &&
+    if (mu_proc_text(&sampler->loadavg, text, sizeof(text)) &&
         sscanf(text, "%*s %*s %*s %u/", &runnable) == 1 && runnable > 0) {
         add(&sampler->runnable_sum, runnable - 1);
         add(&sampler->runnable_samples, 1);
@@ -269,8 +269,8 @@ static void forget_workers(struct mu_sampler *sampler) {
     while (sampler->worker_count > 0) {
         struct worker *worker = &sampler->workers[--sampler->worker_count];
         mu_watched_thread_close(&worker->thread);
-        mu_proc_close(worker->schedstat);
-        mu_proc_close(worker->io);
+        mu_proc_close(&worker->schedstat);
+        mu_proc_close(&worker->io);
     }
 }
 
@@ -280,7 +280,7 @@ static void release(struct mu_sampler *sampler) {
     mu_watched_thread_close(&sampler->watched);
     mu_memory_cgroup_close(&sampler->memory);
     mu_pressure_close(&sampler->pressure);
-    mu_proc_close(sampler->loadavg);
+    mu_proc_close(&sampler->loadavg);
     free(sampler);
 }
 
@@ -290,7 +290,7 @@ struct mu_sampler *mu_sampler_start(const struct mu_sampler_options *options) {
         return NULL;
     }
     sampler->owner = getpid();
-    sampler->clock.schedstat = -1;
+    sampler->clock.schedstat = MU_NO_PROC_FILE;
     sampler->options = *options;
     sampler->options.period_ns = options->period_ns > 0 ? options->period_ns : usual_period_ns;
     pthread_mutex_init(&sampler->lock, NULL);
@@ -299,7 +299,7 @@ struct mu_sampler *mu_sampler_start(const struct mu_sampler_options *options) {
     sampler->watched.lock = options->lock;
     mu_memory_cgroup_open(&sampler->memory, "/proc/self");
     mu_pressure_open(&sampler->pressure, "/proc/self", "/proc/pressure");
-    sampler->loadavg = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    sampler->loadavg = mu_proc_open("/proc/loadavg");
     read_pressure(sampler, mu_clock_monotonic_ns());
     read_memory(sampler, mu_clock_monotonic_ns(), false);
     if (!mu_thread_start(&sampler->thread, STACK_BYTES, sampler_main, sampler)) {
@@ -358,12 +358,12 @@ static void add_worker_lock_held(struct mu_sampler *sampler, pid_t process, int 
     if (!mu_watched_thread_open(&worker->thread, process, process)) {
         return;
     }
-    worker->schedstat = mu_proc_open(process, "schedstat");
+    worker->schedstat = mu_proc_open_of(process, "schedstat");
     worker->counted.has_delay =
-        mu_schedstat_read(worker->schedstat, &worker->on_core_ns, &worker->delay_ns);
-    worker->io = mu_proc_open(process, "io");
+        mu_schedstat_read(&worker->schedstat, &worker->on_core_ns, &worker->delay_ns);
+    worker->io = mu_proc_open_of(process, "io");
     worker->io_read_ns = mu_clock_monotonic_ns();
-    (void)mu_process_io_read_bytes(worker->io, &worker->read_bytes);
+    (void)mu_process_io_read_bytes(&worker->io, &worker->read_bytes);
     sampler->worker_count++;
 }
 

@@ -1,27 +1,24 @@
 #include "host/thread_times.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
 
 #include "base/clock.h"
-#include "host/proc_text.h"
 
 enum { TEXT_BYTES = 128 };
 
 void mu_thread_clock_open(struct mu_thread_clock *clock) {
-    clock->schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    clock->schedstat = mu_proc_open("/proc/thread-self/schedstat");
 }
 
 void mu_thread_clock_close(struct mu_thread_clock *clock) {
-    mu_proc_close(clock->schedstat);
-    clock->schedstat = -1;
+    mu_proc_close(&clock->schedstat);
 }
 
 /* The third number is how often it was put on a core. */
-bool mu_schedstat_read(int file, uint64_t *ran_ns, uint64_t *delay_ns) {
+bool mu_schedstat_read(const struct mu_proc_file *file, uint64_t *ran_ns, uint64_t *delay_ns) {
     char text[TEXT_BYTES];
     char *second, *end;
     if (!mu_proc_text(file, text, sizeof(text))) {
@@ -52,6 +49,6 @@ bool mu_thread_clock_read(const struct mu_thread_clock *clock, struct mu_thread_
                      (uint64_t)usage.ru_stime.tv_usec * UINT64_C(1000),
         .major_faults = (uint64_t)usage.ru_majflt,
     };
-    out->has_delay = mu_schedstat_read(clock->schedstat, &lagging_ns, &out->delay_ns);
+    out->has_delay = mu_schedstat_read(&clock->schedstat, &lagging_ns, &out->delay_ns);
     return true;
 }

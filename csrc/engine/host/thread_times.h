@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "host/proc_text.h"
+
 /* Since the thread began. */
 struct mu_thread_times {
     uint64_t wall_ns;      /* the monotonic clock of the reading */
@@ -19,7 +21,7 @@ struct mu_thread_times {
 /* Reads the times of the thread that opened it. Not thread-safe, and of no use to a forked child,
  * which opens its own. */
 struct mu_thread_clock {
-    int schedstat; /* a file descriptor; -1: the kernel has none */
+    struct mu_proc_file schedstat; /* none: the kernel does not say */
 };
 
 /* For the calling thread. Closed by mu_thread_clock_close. */
@@ -32,6 +34,6 @@ bool mu_thread_clock_read(const struct mu_thread_clock *clock, struct mu_thread_
 
 /* A file `schedstat` of any thread: how long it was on a core, which lags by a tick of the kernel,
  * and how long ready to run and on none, ns. False where the kernel does not say. */
-bool mu_schedstat_read(int file, uint64_t *ran_ns, uint64_t *delay_ns);
+bool mu_schedstat_read(const struct mu_proc_file *file, uint64_t *ran_ns, uint64_t *delay_ns);
 
 #endif

@@ -1,6 +1,5 @@
 #include "host/thread_wait.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -8,8 +7,6 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "host/proc_text.h"
 
 enum { TEXT_BYTES = 512, PATH_BYTES = 96, NO_CALL = -1 };
 
@@ -51,14 +48,14 @@ static bool is_among(long call, const long *calls, size_t count) {
 
 /* --- files of /proc ----------------------------------------------------------------------- */
 
-static int open_file(pid_t process, pid_t tid, const char *name) {
+static struct mu_proc_file open_file(pid_t process, pid_t tid, const char *name) {
     char path[PATH_BYTES];
     if (process == 0) {
         snprintf(path, sizeof(path), "/proc/self/task/%d/%s", (int)tid, name);
     } else {
         snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", (int)process, (int)tid, name);
     }
-    return open(path, O_RDONLY | O_CLOEXEC);
+    return mu_proc_open(path);
 }
 
 /* The link of /proc is read and not followed, so a file system that hangs is not asked. */
@@ -75,7 +72,7 @@ static bool is_file(pid_t process, uint64_t descriptor) {
 }
 
 /* The state is the letter after the name in parentheses. */
-static bool is_stopped(int file) {
+static bool is_stopped(const struct mu_proc_file *file) {
     char text[TEXT_BYTES];
     const char *end = mu_proc_text(file, text, sizeof(text)) ? strrchr(text, ')') : NULL;
     return end != NULL && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
@@ -85,10 +82,10 @@ static bool is_stopped(int file) {
 
 bool mu_watched_thread_open(struct mu_watched_thread *thread, pid_t process, pid_t tid) {
     enum mu_wait wait;
-    *thread = (struct mu_watched_thread){.process = process, .call = -1, .state = -1};
+    *thread = (struct mu_watched_thread){.process = process};
     thread->call = open_file(process, tid, "syscall");
     thread->state = open_file(process, tid, "stat");
-    if (thread->state >= 0 && mu_watched_thread_read(thread, &wait)) {
+    if (thread->state.fd >= 0 && mu_watched_thread_read(thread, &wait)) {
         return true;
     }
     mu_watched_thread_close(thread);
@@ -96,15 +93,14 @@ bool mu_watched_thread_open(struct mu_watched_thread *thread, pid_t process, pid
 }
 
 void mu_watched_thread_close(struct mu_watched_thread *thread) {
-    mu_proc_close(thread->call);
-    mu_proc_close(thread->state);
-    thread->call = thread->state = -1;
+    mu_proc_close(&thread->call);
+    mu_proc_close(&thread->state);
 }
 
 static enum mu_wait wait_of(const struct mu_watched_thread *thread, long call, uint64_t argument) {
     const struct mu_wait_lock *lock = &thread->lock;
     if (call == NO_CALL) {
-        return is_stopped(thread->state) ? MU_WAIT_STOPPED : MU_WAIT_PAGE;
+        return is_stopped(&thread->state) ? MU_WAIT_STOPPED : MU_WAIT_PAGE;
     }
     if (call == SYS_futex && argument >= lock->begin && argument < lock->end) {
         return MU_WAIT_LOCK;
@@ -120,7 +116,7 @@ static enum mu_wait wait_of(const struct mu_watched_thread *thread, long call, u
 /* The file has "running", or the number of the call and its arguments, or -1 in no call. */
 bool mu_watched_thread_read(const struct mu_watched_thread *thread, enum mu_wait *out) {
     char text[TEXT_BYTES];
-    if (!mu_proc_text(thread->call, text, sizeof(text))) {
+    if (!mu_proc_text(&thread->call, text, sizeof(text))) {
         return false;
     }
     char *rest, *end;

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "host/proc_text.h"
+
 enum mu_wait {
     MU_WAIT_NONE,    /* it runs, or is ready to */
     MU_WAIT_LOCK,    /* for the lock that is watched */
@@ -24,10 +26,9 @@ struct mu_wait_lock {
 
 /* A thread that is watched. Not thread-safe. */
 struct mu_watched_thread {
-    pid_t process; /* 0: the own one */
-    int call;      /* descriptors of its files `syscall` and `stat`; -1: not open */
-    int state;
-    struct mu_wait_lock lock; /* a futex there is the lock that is watched */
+    pid_t process;                   /* 0: the own one */
+    struct mu_proc_file call, state; /* its `syscall` and `stat` */
+    struct mu_wait_lock lock;        /* a futex there is the lock that is watched */
 };
 
 /* process: 0 for a thread of the own process. False where the kernel does not say what it waits

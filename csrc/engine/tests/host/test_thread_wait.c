@@ -95,8 +95,8 @@ static void check(void (*work)(struct helper *), enum mu_wait expected, bool wat
 static void test_who_is_not_there(void) {
     struct mu_watched_thread thread;
     CHECK(!mu_watched_thread_open(&thread, 0, 1));
-    CHECK_INT(thread.call, -1);
-    CHECK_INT(thread.state, -1);
+    CHECK_INT(thread.call.fd, -1);
+    CHECK_INT(thread.state.fd, -1);
 }
 
 /* `calls-of-the-emulator`: the kernel shows those, with the numbers of its own processor. */
