@@ -101,7 +101,7 @@ void mu_drain_thread_start(struct mu_recorder *recorder) {
 }
 
 void mu_drain_thread_call(struct mu_recorder *recorder) {
-    if (atomic_exchange(&recorder->thread_called, true)) {
+    if (recorder->broken || atomic_exchange(&recorder->thread_called, true)) {
         return;
     }
     pthread_mutex_lock(&recorder->thread_lock);

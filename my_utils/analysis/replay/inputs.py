@@ -11,6 +11,7 @@ import numpy as np
 from ...core.arguments import check_int
 from ...core.run_files.newest import is_run
 from ..verdict.causes import causes_of, causes_of_all
+from ..verdict.endings import RUN_FILE
 from ..verdict.finding_causes import KINDS, host_of, known_part
 from ..verdict.load import NothingToJudge, load_run
 from ..verdict.loss import LEAST_SHARE
@@ -23,6 +24,7 @@ from .table_files import SUFFIXES
 
 TRACES = (".json", ".json.gz")
 NSYS = (".sqlite",)
+OF_A_RUN = ("heartbeat.json", "state.json")
 
 
 def holds_operations(paths: Sequence[str]) -> bool:
@@ -204,7 +206,7 @@ def _kind_of(path: str) -> str:
 
 
 def _files_in(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:
-    """Files of that kind, in folders not those that a run keeps there (heartbeats, states)."""
+    """Files of that kind, in folders not those that a run keeps there."""
     found = []
     for path in paths:
         if not os.path.isdir(path):
@@ -212,6 +214,6 @@ def _files_in(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:
             continue
         for name in sorted(os.listdir(path)):
             file = os.path.join(path, name)
-            if name.endswith(suffixes) and not name.endswith(("heartbeat.json", "state.json")):
+            if name.endswith(suffixes) and not name.endswith(OF_A_RUN) and name != RUN_FILE:
                 found += [file] if os.path.isfile(file) else []  # a FIFO has no end
     return found

@@ -170,7 +170,7 @@ def _why_not(run: RunData, columns: Integers, verdict: Verdict) -> str | None:
         missing = [rank for rank in range(min(run.world_size, 1 << 20)) if rank not in here]
         verdict.remedy = "name all folders of the run, those of other nodes too"
         return f"no files of {_ranks(missing)} of {run.world_size}"
-    if len(run.steps) == 1:
+    if len(run.steps) == 1 and not run.command:
         verdict.remedy = "call timer.set_step(step), or start the script with `my_utils run`"
         return f"all rows have step {int(run.steps[0])}"
     if verdict.judged_steps == 0 and verdict.warmup > 1:
