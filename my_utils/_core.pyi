@@ -88,6 +88,7 @@ class RunStages:
     on_backward: Callable[[], object] | None
     on_forward: Callable[[], object] | None
     on_step: Callable[[], object] | None
+    is_interrupt: Callable[[BaseException], bool] | None
     buckets: BucketTimes | None
     on: bool
     def __new__(

@@ -100,7 +100,8 @@ def torch_is_ready() -> None:
 
 def begin_rank() -> dict[str, object]:
     """Gives this process, which has proved to train, its files; called by the recorder. Returns
-    what the row `my_utils.run` says of the run beside what the recorder knows. Never raises."""
+    what the row `my_utils.run` says of the run beside what the recorder knows. Raises only what a
+    signal handler of the script raised."""
     global _process
     if _process.pid != os.getpid():
         before, _process = _process, _Process()
@@ -110,6 +111,10 @@ def begin_rank() -> dict[str, object]:
         if _process.rank is None:
             _begin(_process)
     except Exception as error:
+        from .stages.recorder import is_of_a_signal
+
+        if is_of_a_signal(error):
+            raise
         warn_once("run:begin", f"the files of this run cannot be made: {_line(error)}")
     attempt = _core.output_state()["attempt"] or attempt_from_environment() or 1
     place = _process.place

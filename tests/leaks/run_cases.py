@@ -29,6 +29,18 @@ def no_timer() -> _core.Timer:
     raise MemoryError("for the test")
 
 
+def is_lookup(error: BaseException) -> bool:
+    return isinstance(error, LookupError)
+
+
+def is_none(error: BaseException) -> bool:
+    return False
+
+
+def interrupted_timer() -> _core.Timer:
+    raise LookupError("for the test")
+
+
 @case(
     "RunStages",
     "RunStages.add_batch",
@@ -142,11 +154,19 @@ def run_stages_life(folder: Path) -> Iterator[Callable[[], object]]:
     _core.open_output(kind="memory")
 
 
-@case("RunStages", repeat=100)
+@case("RunStages", "RunStages.is_interrupt", repeat=100)
 def run_stages_step_aside(folder: Path) -> Iterator[Callable[[], object]]:
     def action() -> None:
         stages = _core.RunStages(no_timer, lambda: True)
         stages.begin(0)
+        _ = stages.is_interrupt
+        interrupted = _core.RunStages(interrupted_timer, lambda: True)
+        for is_interrupt in (is_lookup, is_none):
+            interrupted.is_interrupt = is_interrupt
+            with suppress(LookupError):
+                interrupted.begin(0)
+                for _ in range(100):  # the error comes again here
+                    pass
         with suppress(TypeError):
             _core.RunStages()  # type: ignore[call-arg]
 

@@ -135,6 +135,48 @@ train()
 assert said == ["rank", "time is up"] and recorder.stages.on and not counts()
 """
 
+ENDED = """
+# The same where C calls Python, also with what is not an Exception.
+import signal
+class TimeIsUp(Exception):
+    pass
+train()
+before = recorder.stages.on_backward
+for raised in (TimeIsUp, SystemExit, KeyboardInterrupt):
+    def handler(number, frame):
+        recorder.stages.on_backward = before
+        raise raised
+    signal.signal(signal.SIGALRM, handler)
+    recorder.stages.on_backward = lambda: signal.raise_signal(signal.SIGALRM)
+    try:
+        train()
+    except raised as error:
+        said.append(type(error).__name__)
+train()
+assert said == ["rank", "TimeIsUp", "SystemExit", "KeyboardInterrupt"], said
+assert recorder.stages.on and not counts()
+"""
+
+SCRIPTED = """
+# Functions that the recorder replaces are those of torch for torch.jit and for weak references.
+import weakref
+source = os.path.join(folder, "squares.py")
+os.makedirs(folder, exist_ok=True)
+with open(source, "w") as file:  # torch.jit reads it
+    file.write("import torch\\ndef squares(x: torch.Tensor):\\n    y = (x * x).sum()\\n")
+    file.write("    torch.autograd.backward([y])\\n    return y\\n")
+sys.path.insert(0, folder)
+from squares import squares
+for again in (False, True):
+    x = torch.ones(3, requires_grad=True)
+    torch.jit.script(squares)(x)
+    assert x.grad.tolist() == [2, 2, 2]
+known = weakref.WeakKeyDictionary({torch.save: "save", torch.autograd.backward: "backward"})
+assert len(known) == 2
+train()
+assert "backward" in names() and not counts()
+"""
+
 COUNTED = """
 # One optimizer leads, in most steps unseen by Python; then a second one joins it, and leaves again.
 other = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -213,13 +255,52 @@ assert found.count("forward") == 7 and found.count("backward") == 6, found
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
-    [NO_RANK, WORKERS, TRANSFERS, COUNTED, ASIDE, INTERRUPTED, CTRL_C, NO_TIMER, RAISES],
+    [
+        NO_RANK,
+        WORKERS,
+        TRANSFERS,
+        SCRIPTED,
+        COUNTED,
+        ASIDE,
+        INTERRUPTED,
+        ENDED,
+        CTRL_C,
+        NO_TIMER,
+        RAISES,
+    ],
     ids=[
-        *["no rank", "children", "transfers", "counted", "step aside", "interrupted", "Ctrl-C"],
-        *["no timer", "exceptions"],
+        *["no rank", "children", "transfers", "scripted", "counted", "step aside", "interrupted"],
+        *["ended", "Ctrl-C", "no timer", "exceptions"],
     ],
 )
 def test_a_script_says(code: str, tmp_path: Path) -> None:
     settings = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", BEGIN + code, str(tmp_path)]
     subprocess.run(command, check=True, env=settings)
+
+
+WITHOUT_MEMORY = """
+import resource, sys
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]),) * 2)
+for step in range(3000):
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+print("trained")
+"""
+
+
+@pytest.mark.parametrize("room", [5 << 20, 20 << 20])
+def test_a_training_without_memory_for_the_recorder_goes_on(room: int, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WITHOUT_MEMORY)
+    done = subprocess.run(
+        [*(sys.executable, "-m", "my_utils", "run"), *("-o", "run", "train.py", str(room))],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "NOT JUDGED" in done.stderr
+    assert "it records nothing" in (tmp_path / "run" / "rank_0.log").read_text()

@@ -9,18 +9,28 @@
 
 /* --- trouble ------------------------------------------------------------------------------ */
 
-/* The training must not notice: one warning, and nothing is recorded from here on. Ctrl-C is the
- * training's: it comes again, behind the recorder. */
-static void step_aside(struct mu_py_run_stages *self) {
-    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
-        PyErr_Clear();
-        PyErr_SetInterrupt();
-        return;
+/* Ctrl-C, an exit, and what a signal handler of the script raised. */
+static bool is_interrupt(struct mu_py_run_stages *self, PyObject *error) {
+    if (!PyErr_GivenExceptionMatches(error, PyExc_Exception)) {
+        return true;
     }
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    PyObject *text = value == NULL ? NULL : PyObject_Repr(value);
+    PyObject *answer =
+        self->is_interrupt == NULL ? NULL : PyObject_CallOneArg(self->is_interrupt, error);
+    PyErr_Clear();
+    bool yes = answer == Py_True;
+    Py_XDECREF(answer);
+    return yes;
+}
+
+/* error: a reference that becomes the interpreter's. */
+static int raise_again(void *error) {
+    PyErr_SetObject((PyObject *)Py_TYPE((PyObject *)error), error);
+    Py_DECREF((PyObject *)error);
+    return -1;
+}
+
+static void warn_and_stop(struct mu_py_run_stages *self, PyObject *error) {
+    PyObject *text = error == NULL ? NULL : PyObject_Repr(error);
     const char *reason = text == NULL ? NULL : PyUnicode_AsUTF8(text);
     char message[400];
     PyOS_snprintf(message, sizeof(message),
@@ -34,6 +44,23 @@ static void step_aside(struct mu_py_run_stages *self) {
     }
     PyErr_Clear();
     Py_XDECREF(text);
+}
+
+/* The training must not notice: one warning, and nothing is recorded from here on. What interrupts
+ * it is the training's: it comes again, behind the recorder. */
+static void step_aside(struct mu_py_run_stages *self) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (value != NULL && traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
+    }
+    if (value == NULL || !is_interrupt(self, value)) {
+        warn_and_stop(self, value);
+    } else if (Py_AddPendingCall(raise_again, Py_NewRef(value)) < 0) { /* too many are pending */
+        Py_DECREF(value);
+        PyErr_SetInterrupt();
+    }
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);

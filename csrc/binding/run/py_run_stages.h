@@ -44,6 +44,7 @@ struct mu_py_run_stages {
     PyObject *gradients;                /* owned: torch.is_grad_enabled */
     PyObject *on_backward;              /* owned: called after a backward that is in no step */
     PyObject *on_forward;               /* owned: called before a forward with gradients; NULL */
+    PyObject *is_interrupt;             /* owned: says whether an error is the training's; NULL */
     PyObject *on_step;                  /* owned: called after steps inside a backward */
     PyObject *texts[MU_RUN_STAGES];     /* owned: the names */
     struct mu_py_name names[MU_RUN_STAGES]; /* borrowed from texts */

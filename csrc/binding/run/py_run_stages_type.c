@@ -316,6 +316,7 @@ static int run_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->gradients);
     Py_VISIT(self->on_backward);
     Py_VISIT(self->on_forward);
+    Py_VISIT(self->is_interrupt);
     Py_VISIT(self->on_step);
     Py_VISIT(self->buckets);
     return mu_py_batches_traverse(&self->batches, visit, arg);
@@ -329,6 +330,7 @@ static int run_clear(PyObject *object) {
     Py_CLEAR(self->gradients);
     Py_CLEAR(self->on_backward);
     Py_CLEAR(self->on_forward);
+    Py_CLEAR(self->is_interrupt);
     Py_CLEAR(self->on_step);
     Py_CLEAR(self->buckets);
     mu_py_batches_clear(&self->batches);
@@ -437,6 +439,7 @@ static PyObject *get_thread(PyObject *self, void *Py_UNUSED(closure)) {
 static PyGetSetDef run_getset[] = {
     CALLBACK(on_backward),
     CALLBACK(on_forward),
+    CALLBACK(is_interrupt),
     CALLBACK(on_step),
     {"buckets", get_buckets, set_buckets, NULL, NULL},
     {"on", get_on, set_on, NULL, NULL},

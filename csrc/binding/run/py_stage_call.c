@@ -18,6 +18,7 @@ struct stage_call {
     PyObject
         *keyword; /* owned: a call with this argument false keeps the loss going; may be NULL */
     vectorcallfunc vectorcall;
+    PyObject *weak_references; /* the interpreter's */
 };
 
 static bool is_false(const struct stage_call *self, PyObject *const *args, Py_ssize_t count,
@@ -93,6 +94,7 @@ static int call_clear(PyObject *object) {
 static void call_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
+    PyObject_ClearWeakRefs(object);
     call_clear(object);
     Py_CLEAR(((struct stage_call *)object)->keyword);
     type->tp_free(object);
@@ -134,6 +136,8 @@ static PyObject *call_reduce(PyObject *object, PyObject *Py_UNUSED(ignored)) {
 
 static PyMemberDef call_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct stage_call, vectorcall), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(struct stage_call, weak_references), READONLY,
+     NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

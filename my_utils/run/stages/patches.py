@@ -180,6 +180,7 @@ class Patches:
 
     def _backward(self) -> None:
         self._in_c(torch.autograd, "backward", names.BACKWARD)  # Tensor.backward calls it
+        _make_scriptable(torch.autograd.backward, "aten::backward")
         # autograd.grad is traced by Dynamo, and what it calls is not.
         self._in_c(
             torch.autograd, "_engine_run_backward", names.BACKWARD, keyword="accumulate_grad"
@@ -394,6 +395,16 @@ class Patches:
             freeze()
 
         self._set(gc, "freeze", scanned)
+
+
+def _make_scriptable(function: Any, operator: str) -> None:
+    """torch.jit.script knows an operator by the id of its function. The table is made late, from
+    the list."""
+    from torch.jit import _builtins
+
+    _builtins._builtin_ops.append((function, operator))
+    if _builtins._builtin_table is not None:
+        _builtins._builtin_table[id(function)] = operator
 
 
 def _place(function: Any, parameter: str) -> int:

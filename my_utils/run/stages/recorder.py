@@ -81,7 +81,7 @@ def _after_fork_in_child() -> None:
         _armed.after_fork_in_child()
 
 
-def _is_of_a_signal(error: BaseException) -> bool:
+def is_of_a_signal(error: BaseException) -> bool:
     """Whether a signal handler of the script raised it, as one of a timeout does: it interrupts
     what runs at the moment, and is the training's."""
     handlers = {
@@ -111,6 +111,7 @@ class Recorder(Listener):
         self.is_rank = False
         """Whether this process has turned out to be a rank."""
         self.stages = _core.RunStages(_make_timer, torch.is_grad_enabled)
+        self.stages.is_interrupt = is_of_a_signal
         self.stages.know_tensors(torch.Tensor, torch.int64, torch.int32)
         self.roots = Roots(self.stages.begin_forward, self.stages.end)
         records_collectives = read_switch(COLLECTIVES, default=True)
@@ -286,7 +287,7 @@ class Recorder(Listener):
             self._step_aside(error)
 
     def _step_aside(self, error: Exception) -> None:
-        if _is_of_a_signal(error):
+        if is_of_a_signal(error):
             raise error
         self.stages.on = False
         warn_once(
