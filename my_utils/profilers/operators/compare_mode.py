@@ -186,9 +186,9 @@ class CompareWithCPU(OpMode):
             raise
 
     def _compare(self, call: _Call, result: Any, written: list[Any]) -> OpCheck | None:
-        clean = is_clean(result) and (not written or is_clean(written))
-        if not clean:  # before the reference writes to its inputs
-            self._warn_unless_meant(call, result, written)
+        outputs = (call.plan.results(result), written)
+        if not is_clean(outputs):  # before the reference writes to its inputs
+            self._warn_unless_meant(call, outputs)
         try:
             drew = call.draws if call.draws is not None and call.draws.changed() else None
             expected = self._reference.run(call.copy, drew)
@@ -233,10 +233,10 @@ class CompareWithCPU(OpMode):
             self._log.line("[WARNING] ", text)
             warn_once("op_mode_repetition", text)
 
-    def _warn_unless_meant(self, call: _Call, result: Any, written: list[Any]) -> None:
+    def _warn_unless_meant(self, call: _Call, outputs: Any) -> None:
         before, after = Counts(), Counts()
-        before.add((call.copy.args, call.copy.kwargs))
-        after.add(distinct_tensors((result, written)))
+        before.add(call.plan.read(call.copy.args, call.copy.kwargs))
+        after.add(distinct_tensors(outputs))
         if is_finding(call.plan, before, after, call.copy.tensors):
             self._say_started(call)
             came = "which came in" if before.nan and after.nan else "its inputs have none"

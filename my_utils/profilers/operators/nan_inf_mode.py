@@ -150,13 +150,14 @@ class NanInfTracker(OpMode):
             return self._watch_written(plan, args, kwargs)
         result = plan.func(*args, **kwargs)
         try:
-            clean = is_clean(result)
+            outputs = plan.results(result)
+            clean = is_clean(outputs)
         except Exception as error:
             self._failed_itself(plan, self._title(plan), error)
             return result
         self._tested.add(plan.name)
         if not clean:
-            self._judge(plan, (args, kwargs), (args, kwargs), result, result)
+            self._judge(plan, plan.read(args, kwargs), (args, kwargs), result, outputs)
         elif self.verbose:
             self._log.line(self._title(plan), " succeeds to pass ", self.test_name, " test")
         return result
@@ -168,12 +169,12 @@ class NanInfTracker(OpMode):
             if self.dump_error_data:
                 shown = copied((args, kwargs))
             before = Counts()
-            before.add(_except_out(plan, args, kwargs))
+            before.add(plan.read(args, kwargs))
         except Exception as error:
             self._failed_itself(plan, self._title(plan), error)
         result = plan.func(*args, **kwargs)
         try:
-            outputs = (result, plan.written(args, kwargs))
+            outputs = (plan.results(result), plan.written(args, kwargs))
             clean = before is None or is_clean(outputs)
         except Exception as error:
             self._failed_itself(plan, self._title(plan), error)
@@ -189,7 +190,7 @@ class NanInfTracker(OpMode):
     ) -> Any:
         result = plan.func(*args, **kwargs)
         try:
-            outputs = (result, plan.written(args, kwargs))
+            outputs = (plan.results(result), plan.written(args, kwargs))
             elements = sum(tensor.numel() for tensor in distinct_tensors(outputs))
             later.add(Call(self._title(plan), plan.name, where().name, elements), outputs)
             self._tested.add(plan.name)
@@ -242,7 +243,7 @@ class NanInfTracker(OpMode):
             arrived = self._arrivals.source(shown) or ""
         self._log_finding(finding, inputs, shown, result, arrived)
         if self.dump_error_data and finding.role == "producer":
-            self._dump_and_raise(plan, finding, shown, outputs)
+            self._dump_and_raise(plan, finding, shown, (result, outputs[1]))
 
     def _finding(self, plan: OpPlan, inputs: Counts, after: Counts) -> NanInfFinding:
         return NanInfFinding(
@@ -331,13 +332,6 @@ def _counts_of(found: NanInfFinding) -> str:
     return (
         f"{found.nan} NaN, {found.pos_inf} +Inf, {found.neg_inf} -Inf of {found.elements} elements"
     )
-
-
-def _except_out(plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The inputs without `out=`, whose old values nobody reads."""
-    if not any(name == "out" or name.startswith("out") for _, name in plan.writes):
-        return args, kwargs
-    return args, {name: value for name, value in kwargs.items() if not name.startswith("out")}
 
 
 # --- counts that are read later ---

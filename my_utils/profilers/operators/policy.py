@@ -146,6 +146,23 @@ class OpPlan:
             args[place] if place < len(args) else kwargs.get(name) for place, name in self.writes
         ]
 
+    def read(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The arguments of a call without scratch, and without `out=`, whose old values nobody
+        reads."""
+        unread = self.scratch_inputs.union(
+            name for _, name in self.writes if name.startswith("out")
+        )
+        if not unread:
+            return args, kwargs
+        kept = [value for place, value in enumerate(args) if str(place) not in unread]
+        return kept, {name: value for name, value in kwargs.items() if name not in unread}
+
+    def results(self, result: Any) -> Any:
+        """What a call returned, without scratch."""
+        if not self.scratch or not isinstance(result, tuple):
+            return result
+        return tuple(item for place, item in enumerate(result) if place not in self.scratch)
+
 
 def _names(func: Any) -> tuple[str, str]:
     """ "aten.addmm" and "aten.addmm.default"; both the same for what has no overloads."""

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from my_utils.compare_tool import (
+    CompareWithCPU,
     NanInfError,
     NanInfTracker,
     nan_inf_track_for_single_op,
@@ -100,6 +101,32 @@ def test_infinities_that_are_meant_are_no_finding() -> None:
         torch.tensor([float("inf")]) * 2
 
     assert tracked(run).findings == []
+
+
+def ctc(scores: torch.Tensor) -> None:
+    lengths = torch.tensor([10, 10])
+    targets = torch.tensor([[1, 2], [2, 3]])
+    loss = nn.functional.ctc_loss(scores, targets, lengths, torch.tensor([2, 2]))
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("dump", [True, False])
+def test_scratch_of_a_kernel_is_no_finding(
+    tmp_path: Path, dump: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A healthy CTC loss keeps -Inf for its backward."""
+    scores = torch.randn(10, 2, 5).log_softmax(2).requires_grad_()
+    given: dict[str, Any] = {"dump_error_data": dump, "output_dir": tmp_path}
+    assert tracked(lambda: ctc(scores), **given).findings == []
+    with CompareWithCPU(verbose=False):
+        ctc(scores)
+    assert "[WARNING] torch.ops.aten._ctc_loss" not in capsys.readouterr().out
+
+
+def test_scratch_does_not_explain_an_infinity() -> None:
+    """Scores that are no logarithms of probabilities give infinite gradients."""
+    scores = torch.full((10, 2, 5), 100.0, requires_grad=True)
+    assert roles(tracked(lambda: ctc(scores))) == [("_ctc_loss_backward", "producer")]
 
 
 def test_an_infinity_from_finite_inputs_is_one() -> None:
