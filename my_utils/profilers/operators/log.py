@@ -24,7 +24,7 @@ class OpLog:
 
     path: the file, which is appended to, in a folder that is made; None for standard output.
     prefix: the beginning of every line that is not empty, such as the rank.
-    Thread-safe. A full disk is one warning and a count in `lost`.
+    Thread-safe. A full disk, or an output that is closed, is one warning and a count in `lost`.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, prefix: str = "") -> None:
@@ -38,6 +38,7 @@ class OpLog:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._pid = 0
+        self._printed = 0  # lines that Python may still hold back
 
     def open(self) -> None:
         """OSError if the file cannot be opened."""
@@ -52,11 +53,36 @@ class OpLog:
 
     def line(self, *parts: str) -> None:
         if self.path is None:
-            print(self._text(parts), file=sys.stdout)
+            self._print(parts)
             return
         self._pending.append(parts)
         if len(self._pending) > _LINES_MAX:
             self.flush()
+
+    def _print(self, parts: tuple[str, ...]) -> None:
+        self._printed += 1
+        try:
+            print(self._text(parts), file=_output())
+        except (OSError, ValueError) as error:
+            self._lose_printed(error)
+
+    def _flush_printed(self) -> None:
+        if not self._printed:
+            return
+        try:
+            _output().flush()
+            self._printed = 0
+        except (OSError, ValueError) as error:
+            self._lose_printed(error)
+
+    def _lose_printed(self, error: Exception) -> None:
+        lines, self._printed = self._printed, 0
+        self._lose(lines, error)
+
+    def _lose(self, lines: int, error: Exception) -> None:
+        self.lost += lines
+        name = "standard output" if self.path is None else self.path
+        warn_once("op_log", f"{name} cannot be written ({error}); lines are lost")
 
     def _text(self, parts: tuple[str, ...]) -> str:
         text = "".join(parts)
@@ -67,7 +93,7 @@ class OpLog:
     def flush(self) -> None:
         """Writes all that there is, and returns when the system has it."""
         if self._file is None:
-            sys.stdout.flush()
+            self._flush_printed()
             return
         with self._lock:
             if self._pid != os.getpid():  # a forked child: the rows are its parent's
@@ -81,8 +107,7 @@ class OpLog:
                 self._file.write("".join([self._text(parts) + "\n" for parts in pending]))
                 self._file.flush()
             except (OSError, ValueError) as error:
-                self.lost += len(pending)
-                warn_once("op_log", f"{self.path} cannot be written ({error}); lines are lost")
+                self._lose(len(pending), error)
 
     def close(self) -> None:
         """Writes the rest. The log can be opened again."""
@@ -97,7 +122,7 @@ class OpLog:
             try:
                 file.close()
             except OSError as error:
-                warn_once("op_log", f"{self.path} cannot be written ({error}); lines are lost")
+                self._lose(0, error)
 
     def _work(self) -> None:
         while not self._closing:
@@ -106,3 +131,10 @@ class OpLog:
 
     def __reduce__(self) -> Any:
         raise TypeError("a log that is written to cannot be copied")
+
+
+def _output() -> TextIO:
+    """Standard output, or ValueError where the process was started without one."""
+    if sys.stdout is None:
+        raise ValueError("it is closed")
+    return sys.stdout
