@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core import CaptureWindows, HookEvent
 from ...core.lazy_modules import lazy_module
+from ...core.running_frames import is_running
 from ...core.warnings import warn_once
 from ...core.wrapping import Scope
 
@@ -151,14 +152,12 @@ class _Passes:
 
     def before(self, *_: object) -> None:
         running = self._running.passes
-        caller = sys._getframe(1)
-        if running:
-            _end_the_interrupted(running, caller)
+        _end_the_interrupted(running)
         with self._lock:
             number, self._count = self._count, self._count + 1
         controller = self._controller()
         report = None if controller is None else (controller, self._event(controller, number))
-        running.append(_Pass(report, sys.exception(), caller))
+        running.append(_Pass(report, sys.exception(), sys._getframe(1)))
         if report is not None:
             report[0].on_enter(report[1])
 
@@ -180,13 +179,8 @@ def _silent_passes() -> _Passes:
     return _Passes(lambda: None, lambda controller, number: HookEvent("a copy"))
 
 
-def _end_the_interrupted(running: list[_Pass], caller: FrameType) -> None:
-    """torch calls no hook after what is not an Exception, such as a Ctrl-C: ends passes that are
-    not among the callers of this one."""
-    callers = set()
-    frame: FrameType | None = caller
-    while frame is not None:
-        callers.add(frame)
-        frame = frame.f_back
-    while running and running[-1].caller not in callers:
+def _end_the_interrupted(running: list[_Pass]) -> None:
+    """torch calls no hook after what is not an Exception, such as a Ctrl-C: ends the passes that
+    run no more."""
+    while running and not is_running(running[-1].caller):
         running.pop().end(raised=True)

@@ -18,6 +18,7 @@ Hooks record which numbers were given out in which module.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import traceback
 import weakref
@@ -25,8 +26,8 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal, Self
+from types import FrameType, TracebackType
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -34,6 +35,7 @@ from torch.utils._traceback import CapturedTraceback
 
 from ...core.public import public
 from ...core.reprs import short_repr
+from ...core.running_frames import is_running
 from ...core.warnings import warn_once
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
@@ -151,9 +153,16 @@ class _Marks:
         return self.scopes[place - 1] if place else OUTSIDE
 
 
+class _Call(NamedTuple):
+    """A call of a module."""
+
+    scope: Scope
+    caller: FrameType  # of torch, which calls the hooks and the module
+
+
 class _Here(threading.local):
     def __init__(self) -> None:
-        self.scope = OUTSIDE
+        self.calls: list[_Call] = []  # those that run, the innermost last
         self.marks = _Marks()
 
 
@@ -162,17 +171,32 @@ _last_marks = _here.marks  # of the thread that last ran a forward pass
 _parameters: dict[int, tuple[weakref.ref[Any], Scope]] = {}
 
 
+def _innermost() -> Scope:
+    """The innermost tracked module that runs in this thread, or OUTSIDE. torch calls no hook after
+    what is not an Exception, such as a Ctrl-C; calls that it has ended are dropped here."""
+    calls = _here.calls
+    if not calls:
+        return OUTSIDE
+    count = len(calls)
+    while calls and not is_running(calls[-1].caller):
+        calls.pop()
+    scope = calls[-1].scope if calls else OUTSIDE
+    if len(calls) < count:
+        _here.marks.add(_sequence_nr(), scope)
+    return scope
+
+
 def phase() -> Phase:
     """What this thread computes. In a backward pass, what runs in modules is activation
     checkpointing, which computes again."""
     if _graph_task() == -1:
         return "forward"
-    return "backward" if _here.scope is OUTSIDE else "recompute"
+    return "backward" if _innermost() is OUTSIDE else "recompute"
 
 
 def where() -> Scope:
     """The place of the calling thread."""
-    scope = _here.scope
+    scope = _innermost()
     if scope is not OUTSIDE or _graph_task() == -1:
         return scope
     node = _node()
@@ -251,12 +275,12 @@ class _Enter:
         global _last_marks
         if torch.compiler.is_compiling() or self.owner != id(module):
             return
-        here = _here
-        if here.scope is OUTSIDE and _graph_task() != -1:
+        here, around = _here, _innermost()
+        if around is OUTSIDE and _graph_task() != -1:
             scope = _again(self.owner, self.name, self.type_name)
         else:
-            scope = here.scope.inner(self.owner, self.name, self.type_name)
-        here.scope = scope
+            scope = around.inner(self.owner, self.name, self.type_name)
+        here.calls.append(_Call(scope, sys._getframe(1)))
         here.marks.add(_sequence_nr(), scope)
         _last_marks = here.marks
 
@@ -268,13 +292,12 @@ class _Leave(_Enter):
     def __call__(self, module: nn.Module, args: Any, output: Any = None) -> None:
         if torch.compiler.is_compiling() or self.owner != id(module):
             return
-        here = _here
-        scope: Scope | None = here.scope
-        while scope is not None and scope.owner != self.owner:
-            scope = scope.parent
-        if scope is not None and scope.parent is not None:
-            here.scope = scope.parent
-            here.marks.add(_sequence_nr(), scope.parent)
+        calls = _here.calls
+        for place in reversed(range(len(calls))):
+            if calls[place].scope.owner == self.owner:
+                del calls[place:]
+                _here.marks.add(_sequence_nr(), calls[-1].scope if calls else OUTSIDE)
+                return
 
 
 @public("my_utils.compare_tool")
@@ -320,6 +343,7 @@ class ModuleTracker:
             _parameters.pop(key, None)
         self._handles.clear()
         self._ids.clear()
+        _innermost()  # what a Ctrl-C has ended holds the inputs of its call
 
     def __enter__(self) -> Self:
         return self

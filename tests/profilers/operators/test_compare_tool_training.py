@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import re
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -139,6 +142,78 @@ def test_an_exception_in_a_module_leaves_no_place_open() -> None:
         assert where() is OUTSIDE
         model(torch.randn(4, 8))
     assert "" not in {row.module for row in compare.summary.rows if "addmm" in row.op}
+
+
+class Interrupted(nn.Module):
+    """A linear layer on which Ctrl-C is pressed, once, as it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.presses = 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.presses:
+            self.presses -= 1
+            raise KeyboardInterrupt
+        return cast(torch.Tensor, self.inner(x))
+
+
+class Retries(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with pytest.raises(KeyboardInterrupt):
+            super().forward(x)
+        self.seen = [where().text]
+        return cast(torch.Tensor, super().forward(x))
+
+
+def places(run: Any) -> list[tuple[str, str]]:
+    with OpRecorder(target_list=["mm", "addmm", "sum", "mul"]) as recorder:
+        run()
+    return [(event.module, event.phase) for event in recorder.events]
+
+
+def test_a_keyboard_interrupt_leaves_no_place_open() -> None:
+    model = nn.Sequential(Interrupted())
+    x = torch.ones(1, 2)
+    with open_module_tracker(model):
+        with pytest.raises(KeyboardInterrupt):
+            model(x)
+        assert ModuleInfo.current() is None
+        assert places(lambda: model(x).sum().backward()) == [
+            ("0.inner/aten.addmm", "forward"),
+            ("aten.sum", "forward"),
+            ("0.inner/aten.mm(backward)", "forward"),
+            ("0.inner/aten.sum(backward)", "forward"),
+        ]
+
+
+def test_a_keyboard_interrupt_that_a_module_handles() -> None:
+    model = Retries(Interrupted())
+    with open_module_tracker(model):
+        assert [name for name, _ in places(lambda: model(torch.ones(1, 2)))] == [
+            "0.inner/aten.addmm"
+        ]
+        assert where() is OUTSIDE
+    assert model.seen == ["Retries/"]
+
+
+def test_a_closed_tracker_keeps_nothing_of_an_interrupted_call() -> None:
+    model = nn.Sequential(Interrupted())
+    with open_module_tracker(model):
+        x = torch.ones(1, 2)
+        alive = weakref.ref(x)
+        with contextlib.suppress(KeyboardInterrupt):
+            model(x)
+        del x
+    gc.collect()
+    assert alive() is None
+    x = torch.ones(2, requires_grad=True)
+    assert places(lambda: x.mul(2).sum().backward()) == [
+        ("aten.mul", "forward"),
+        ("aten.sum", "forward"),
+        ("aten.mul(backward)", "forward"),
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
