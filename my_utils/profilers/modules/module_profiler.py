@@ -341,7 +341,8 @@ class ModuleProfiler:
         whole), outside_ms (of that, in no row), overhead_ns_per_pair (of hooks) and
         overhead_ns_per_node (of autograd), overhead_ms (in all), empty_call_ms (what a module that
         does nothing would show), with `flops` model_flops (of the whole call
-        without a backward in it), and counts of what was not timed.
+        without a backward in it), and counts of what was not timed. The cost of the hooks is 0
+        where it is not measured, as while torch has global hooks of modules.
 
         May be asked for while the profiler runs. Waits for GPU times that are not there yet, a
         minute at most. On ranks that do not profile, and before `start`, the table has no rows,

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.modules import module as torch_module
 
 from ... import _core
+from ...core.warnings import warn_once
 
 _ROUNDS = 7
 _CALLS = 100
@@ -36,7 +38,19 @@ class _Nothing(torch.nn.Module):
 
 
 def measure_overhead(backward: bool, use_cuda: bool) -> Overhead:
-    """Takes a few milliseconds."""
+    """Takes a few milliseconds. Nothing is measured while torch has global hooks of modules: they
+    are the program's, and would be called."""
+    if torch_module._has_any_global_hook():  # type: ignore[no-untyped-call]
+        return Overhead()
+    try:
+        return _measured(backward, use_cuda)
+    except Exception as error:  # as of a mode of torch that takes no operators
+        text = f"{type(error).__name__}: {error}"
+        warn_once("module_profiler_overhead", f"the cost of hooks is not measured ({text})")
+        return Overhead()
+
+
+def _measured(backward: bool, use_cuda: bool) -> Overhead:
     times = _core.ModuleTimes(2, use_cuda)
     times.on = True
     pair_ns = _added(_forwards(None), _forwards(times), _CALLS)

@@ -25,6 +25,7 @@ pytest.importorskip("pandas", reason="pandas is not installed")
 import pandas
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -713,6 +714,39 @@ def test_its_own_overhead() -> None:
     assert table.overhead_ms.sum() == pytest.approx(500 * facts["overhead_ns_per_pair"] / 1e6)
     assert facts["overhead_ms"] == pytest.approx(550 * facts["overhead_ns_per_pair"] / 1e6)
     assert 0 < facts["empty_call_ms"] < 1
+
+
+def test_global_hooks_of_the_program_see_its_own_modules_only() -> None:
+    seen = []
+
+    def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
+        seen.append(tuple(output.shape))
+
+    handle = nn.modules.module.register_module_forward_hook(hook)
+    try:
+        with ModuleProfiler(nn.Linear(2, 2)) as profiler:
+            profiler.model(torch.ones(1, 2))
+    finally:
+        handle.remove()
+    assert seen == [(1, 2)]
+    table = profiler.summary()
+    assert (table.calls[0], table.overhead_ms[0]) == (1, 0)
+
+
+def test_a_measurement_of_the_cost_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    class Refuses(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("not here")
+
+    profiler = ModuleProfiler(nn.Linear(2, 2), backward=True)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            with Refuses():
+                profiler.start()
+            profiler.model(torch.ones(1, 2))
+            profiler.stop()
+    assert caplog.messages == ["the cost of hooks is not measured (RuntimeError: not here)"]
+    assert profiler.summary().calls[0] == 1
 
 
 def test_a_stall_is_no_overhead(monkeypatch: pytest.MonkeyPatch) -> None:
