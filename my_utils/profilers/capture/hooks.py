@@ -189,13 +189,11 @@ class capture_hook:
     # --- with ---
 
     def __enter__(self) -> capture_hook:
+        if self._meta is not None:
+            raise TypeError("meta is for a decorated function; give a block its meta by keywords")
         controller = _process.controller
         report = None
         if controller is not None:
-            if self._meta is not None:
-                raise TypeError(
-                    "meta is for a decorated function; give a block its meta by keywords"
-                )
             event = self.event(controller)
             controller.on_enter(event)
             report = (controller, event)

@@ -225,6 +225,16 @@ def test_without_a_controller_nothing_is_made() -> None:
     assert asked == []
 
 
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_function_for_the_meta_of_a_block_raises_at_once(
+    controller: CaptureController, is_set: bool
+) -> None:
+    set_default_controller(controller if is_set else None)
+    block = capture_hook("f", meta=lambda: {"iter": 1})
+    with pytest.raises(TypeError, match="meta is for a decorated function; give a block"), block:
+        pytest.fail("the block ran")
+
+
 def test_the_end_goes_to_the_controller_of_the_beginning(
     controller: CaptureController, backend: Recorder
 ) -> None:
