@@ -169,9 +169,9 @@ class catch_oom:
     On the way out the flag is set if this rank ran out of memory, and the ranks agree; if any ran
     out, torch's caches are freed. Then `step.happened` is the decision of all ranks, `step.here`
     whether this one ran out of memory, and `step.error` its exception, without the frames, which
-    would keep tensors alive. `happened` and `here` differ if another rank ran out, or if this rank
-    came after the others had decided without it. No other exception is caught, and nothing is
-    agreed then: the other ranks wait until their timeout.
+    would keep tensors alive, also of exceptions that it is chained to. `happened` and `here` differ
+    if another rank ran out, or if this rank came after the others had decided without it. No other
+    exception is caught, and nothing is agreed then: the other ranks wait until their timeout.
 
     One `with` at a time in a process; it may be entered again. The bodies of all ranks must not
     wait for one another after a rank has failed: keep collectives out of them, or give them a
@@ -183,6 +183,7 @@ class catch_oom:
         self.happened = False
         self.here = False
         self.error: BaseException | None = None
+        self._around: BaseException | None = None
 
     def __repr__(self) -> str:
         return short_repr(self, "timeout_s", "happened", "here")
@@ -190,6 +191,7 @@ class catch_oom:
     def __enter__(self) -> catch_oom:
         self.happened = self.here = False
         self.error = None
+        self._around = sys.exception()
         return self
 
     def __exit__(
@@ -198,16 +200,41 @@ class catch_oom:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        around, self._around = self._around, None
         if error is not None and not is_out_of_memory(error):
             return False
         if error is not None:
             self.here = True
-            self.error = error.with_traceback(None)
+            drop_frames(error, around)
+            self.error = error
             set_oom_flag()
         self.happened = check_oom_flag(agree=True, timeout_s=self.timeout_s)
         if self.happened:
             free_caches()
         return True
+
+
+def drop_frames(error: BaseException, around: BaseException | None) -> None:
+    """Takes the frames off an exception, and off those that it is chained to.
+
+    around: the exception that was handled outside of the block that raised; it keeps its frames,
+        and the chain ends before it.
+    """
+    done: set[int] = set()
+    waiting: list[BaseException] = [error]
+    while waiting:
+        found = waiting.pop()
+        if id(found) in done:
+            continue
+        done.add(id(found))
+        found.__traceback__ = None
+        if around is not None and found.__cause__ is around:
+            found.__cause__ = None
+        if around is not None and found.__context__ is around:
+            found.__context__ = None
+        waiting += filter(None, (found.__cause__, found.__context__))
+        if isinstance(found, BaseExceptionGroup):
+            waiting += found.exceptions
 
 
 def free_caches() -> None:

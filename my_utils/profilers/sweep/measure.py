@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Literal
 
-from ..memory.oom_restore import free_caches, is_out_of_memory
+from ..memory.oom_restore import drop_frames, free_caches, is_out_of_memory
 from .results import SweepPoint
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -26,6 +26,7 @@ def measure(
 
     When `call` returns a callable, that is what is timed, and `call` its preparation.
     """
+    around = sys.exception()
     try:
         _measure(point, call, warmup, repeats, device)
     except Exception as error:
@@ -36,7 +37,8 @@ def measure(
             return error
         # The frames hold the tensors that did not fit, and what they were made of.
         traceback.clear_frames(error.__traceback__)
-        failure = error.with_traceback(None)
+        drop_frames(error, around)
+        failure = error
     else:
         return None
     free_caches()  # what the failed point still holds would fail the next ones, too

@@ -196,6 +196,59 @@ def test_tensors_of_the_failed_step_are_freed() -> None:
     assert alive[0]() is None
 
 
+def in_a_handler(held: list[Any]) -> None:
+    activations = torch.ones(10)
+    held.append(weakref.ref(activations))
+    try:
+        raise ValueError("the first")
+    except ValueError:
+        raise MemoryError("no more") from None
+
+
+def from_another(held: list[Any]) -> None:
+    def fails() -> None:
+        activations = torch.ones(10)
+        held.append(weakref.ref(activations))
+        raise RuntimeError("CUDA out of memory")
+
+    try:
+        fails()
+    except RuntimeError as error:
+        wrapped = MemoryError("no more")
+        error.__context__ = wrapped  # a circle
+        raise wrapped from error
+
+
+def from_a_group(held: list[Any]) -> None:
+    errors = []
+    try:
+        from_another(held)
+    except MemoryError as error:
+        errors.append(error)
+    raise MemoryError("no more") from ExceptionGroup("of two streams", errors)
+
+
+@pytest.mark.parametrize("fails", [in_a_handler, from_another, from_a_group])
+def test_tensors_of_chained_exceptions_are_freed(fails: Any) -> None:
+    held: list[Any] = []
+    with catch_oom() as step:
+        fails(held)
+    assert str(step.error) == "no more"
+    assert [tensor() for tensor in held] == [None]
+
+
+def test_an_exception_that_is_handled_around_keeps_its_frames() -> None:
+    held: list[Any] = []
+    try:
+        in_a_handler(held)
+    except MemoryError as first:
+        with catch_oom() as step:
+            raise MemoryError("again") from None
+        assert first.__traceback__ is not None and held[0]() is not None
+    assert str(step.error) == "again"
+    assert held[0]() is None
+
+
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), RuntimeError("shapes")])
 def test_other_exceptions_go_through(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, catch_oom() as step:
