@@ -41,6 +41,22 @@ def check_bool(name: str, value: object) -> bool:
     return value
 
 
+def check_switch(name: str, value: object) -> bool:
+    """The bool that the value is or stands for, as whole numbers and numpy's bools do; TypeError
+    for anything else. For parameters that have always taken them.
+
+    >>> check_switch("enabled", 1)
+    True
+    >>> check_switch("enabled", "False")
+    Traceback (most recent call last):
+        ...
+    TypeError: enabled must be a bool, not 'False'
+    """
+    if isinstance(value, numbers.Integral) or type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise wrong_type(name, "a bool", value)
+
+
 def check_int(name: str, value: object, least: int | None = None, *, or_none: bool = False) -> int:
     """The int that the value is or stands for, as numpy's do; TypeError for anything else, and
     ValueError below `least`. or_none: messages say that None is allowed as well; the caller has

@@ -29,9 +29,10 @@ from typing import Any, Self
 
 from ... import _core
 from ...core.aliases import renamed_parameters
-from ...core.arguments import check_path
+from ...core.arguments import check_int, check_path
 from ...core.file_names import file_name, free_path
 from ...core.public import public
+from ...core.ranks import check_rank
 from ...core.reprs import short_repr
 from ..memory.memory_history import Recording, record
 from ..torch_profiler.cuda_profiler import CudaProfiler
@@ -91,8 +92,16 @@ class CaptureBackend:
         return short_repr(self)
 
 
+def check_backend(name: str, backend: Any) -> Any:
+    """The backend, which may be an object of the user's with `start` and `stop` alone, or
+    TypeError."""
+    if all(callable(getattr(backend, method, None)) for method in ("start", "stop")):
+        return backend
+    raise TypeError(f"{name} must have start() and stop(), not {backend!r:.100}")
+
+
 def start_backend(backend: Any, window_id: str) -> None:
-    """Starts a backend, which may be an object of the user's with `start` and `stop` alone."""
+    """Starts a backend."""
     start = getattr(backend, "start_window", None)
     if start is None:
         backend.start()
@@ -168,8 +177,8 @@ class TorchProfilerBackend(CaptureBackend):
     def __init__(
         self, output: str | os.PathLike[str], rank: int | None = None, **options: Any
     ) -> None:
-        self.output = Path(output)
-        self.rank = rank
+        self.output = check_path("output", output)
+        self.rank = None if rank is None else check_rank("rank", rank)
         self.options = options
         self.traces: list[Path] = []
         self._running: TorchProfile | None = None
@@ -223,9 +232,9 @@ class MemorySnapshotBackend(CaptureBackend):
         rank: int | None = None,
         max_entries: int = 100_000,
     ) -> None:
-        self.output = Path(output)
-        self.rank = rank
-        self.max_entries = max_entries
+        self.output = check_path("output", output)
+        self.rank = None if rank is None else check_rank("rank", rank)
+        self.max_entries = check_int("max_entries", max_entries, 1)
         self.snapshots: list[Path] = []
         self._recording: Recording | None = None
         self._warned = False
@@ -264,7 +273,7 @@ class MultiBackend(CaptureBackend):
     """
 
     def __init__(self, backends: Sequence[CaptureBackend]) -> None:
-        self.backends = list(backends)
+        self.backends = [check_backend("each of backends", backend) for backend in backends]
 
     def __repr__(self) -> str:
         return short_repr(self, "backends")
@@ -281,15 +290,15 @@ class MultiBackend(CaptureBackend):
         """Starts all."""
         with contextlib.ExitStack() as started:
             for backend in self.backends:
-                backend.start_window(window_id)
-                started.callback(backend.stop_window, window_id)
+                start_backend(backend, window_id)
+                started.callback(stop_backend, backend, window_id)
             started.pop_all()
 
     def stop_window(self, window_id: str) -> None:
         """Stops all."""
         with contextlib.ExitStack() as stops:
             for backend in self.backends:
-                stops.callback(backend.stop_window, window_id)
+                stops.callback(stop_backend, backend, window_id)
 
 
 # --- by the name of the tool ---

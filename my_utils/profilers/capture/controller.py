@@ -43,7 +43,14 @@ from ...core.public import public
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
 from ...core.wrapping import Scope, decorate
-from .backends import CaptureBackend, begin_range, make_backend, start_backend, stop_backend
+from .backends import (
+    CaptureBackend,
+    begin_range,
+    check_backend,
+    make_backend,
+    start_backend,
+    stop_backend,
+)
 from .reports import (
     Attachment,
     Reported,
@@ -115,11 +122,7 @@ class CaptureController(_core.CaptureWindows):
         }
     )
     def __init__(self, backend: CaptureBackend, logger: logging.Logger | None = None) -> None:
-        if not callable(getattr(backend, "start", None)) or not callable(
-            getattr(backend, "stop", None)
-        ):
-            raise wrong_type("backend", "an object with start() and stop()", backend)
-        self.backend = backend
+        self.backend = check_backend("backend", backend)
         self.logger = _package_logger if logger is None else logger
         self.outcomes: dict[str, str] = {}
         self._specs: dict[str, CaptureSpec] = {}

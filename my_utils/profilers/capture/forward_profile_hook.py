@@ -43,6 +43,7 @@ from .backends import (
     CaptureBackend,
     CudaProfilerBackend,
     begin_range,
+    check_backend,
     start_backend,
     stop_backend,
 )
@@ -106,10 +107,9 @@ class ForwardProfilerHook(_core.ForwardPasses):
         self.ranks = check_ranks("rank_only", rank_only if ranks is None else ranks)
         self.nvtx_range = check_str_or_none("nvtx_range", nvtx_range)
         self.forward_only = check_bool("forward_only", forward_only)
-        self.backend: Any = CudaProfilerBackend() if backend is None else backend
-        for method in ("start", "stop"):
-            if not callable(getattr(self.backend, method, None)):
-                raise TypeError(f"backend must have start() and stop(), not {backend!r:.100}")
+        self.backend: Any = check_backend(
+            "backend", CudaProfilerBackend() if backend is None else backend
+        )
         self.outcome: str | None = None
         """What became of the window: None while it waits, "open", "done", "raised" by a pass,
         "failed" to start, "detached" while it was open, or "exited" with the process."""

@@ -164,7 +164,7 @@ def _try(ask: Callable[[], object], otherwise: bool) -> bool:
 class catch_oom:
     """Catches out-of-memory errors and reports them to all ranks: `with catch_oom() as step:`.
 
-    timeout_s: as in `check_oom_flag`.
+    timeout_s: as in `check_oom_flag`; TypeError and ValueError name it.
 
     On the way out the flag is set if this rank ran out of memory, and the ranks agree; if any ran
     out, torch's caches are freed. Then `step.happened` is the decision of all ranks, `step.here`
@@ -179,7 +179,7 @@ class catch_oom:
     """
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
-        self.timeout_s = timeout_s
+        self.timeout_s = check_seconds("timeout_s", timeout_s, 0, math.inf)
         self.happened = False
         self.here = False
         self.error: BaseException | None = None

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ... import _core
-from ...core.arguments import check_bool
+from ...core.arguments import check_bool, check_path
 from ...core.extras import needs_torch, require
 from ...core.files import atomic_write
 from ...core.lazy_modules import lazy_module
@@ -346,8 +346,9 @@ class ModuleProfiler:
 
         May be asked for while the profiler runs. Waits for GPU times that are not there yet, a
         minute at most. On ranks that do not profile, and before `start`, the table has no rows,
-        and no file is written. ImportError without pandas.
+        and no file is written. ImportError without pandas, TypeError for what is no path.
         """
+        path = None if output_path is None else check_path("output_path", output_path, or_none=True)
         require("pandas", "a summary of modules")
         from .module_table import ModuleTable
 
@@ -361,8 +362,8 @@ class ModuleProfiler:
             table = table.loc[whole.sort_values(ascending=False, kind="stable").index]
             table = table.reset_index(drop=True)
         table.attrs.update(self._facts(float(table["overhead_ms"].sum())))
-        if output_path is not None and self._times is not None:
-            self._write(table, os.fspath(output_path))
+        if path is not None and self._times is not None:
+            self._write(table, str(path))
         return table
 
     def _columns(self) -> list[str]:

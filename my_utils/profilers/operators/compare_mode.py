@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...core.arguments import check_int, check_tolerance
+from ...core.arguments import check_int, check_switch, check_tolerance
 from ...core.public import public
 from ...core.warnings import warn_once
 from .check import OpCheck, Rules, Slack, check_view, coarsest, is_sum
@@ -127,9 +127,11 @@ class CompareWithCPU(OpMode):
             every=every,
             stacks=stacks,
         )
+        if check_stride is not None:
+            check_stride = check_switch("check_stride", check_stride)
         if max_elements is not None:
             check_int("max_elements", max_elements, 1)
-        self.dump_error_data = bool(dump_error_data)
+        self.dump_error_data = check_switch("dump_error_data", dump_error_data)
         self._summary = OpSummary()
         self._atol = check_tolerance("atol", atol)
         self._rtol = check_tolerance("rtol", rtol)

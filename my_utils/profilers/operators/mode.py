@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from ...core.arguments import check_int
+from ...core.arguments import check_int, check_path, check_switch
 from ...core.identity import identity
 from ...core.ranks import check_ranks, current_rank, is_chosen, world_size
 from ...core.reprs import short_repr
@@ -110,9 +110,9 @@ class OpMode(TorchDispatchMode):
             if step is not None:
                 check_int(what, step, or_none=True)
         check_int("every", every, 1)
-        self.enabled = bool(enabled)
-        self.verbose = bool(verbose)
-        self.output_dir = Path(output_dir)
+        self.enabled = check_switch("enabled", enabled)
+        self.verbose = check_switch("verbose", verbose)
+        self.output_dir = check_path("output_dir", output_dir)
         self.step_cnt = 0
         self.errors = 0
         self._ranks = check_ranks("enable_ranks", enable_ranks)
@@ -120,8 +120,8 @@ class OpMode(TorchDispatchMode):
         self._policy = policy
         self._plan_of = policy.plan
         self._every = every
-        self._stacks = OpStacks() if stacks else None
-        self._to_file = bool(should_log_to_file)
+        self._stacks = OpStacks() if check_switch("stacks", stacks) else None
+        self._to_file = check_switch("should_log_to_file", should_log_to_file)
         self._log = OpLog(None)
         self._active = False
         self._entered = 0

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ...core.arguments import check_switch
 from ...core.public import public
 from ...tensors import torch_ops as _torch_ops
 from ...tensors.tensor_kinds import has_kernels
@@ -126,7 +127,7 @@ class NanInfTracker(OpMode):
             every=every,
             stacks=stacks,
         )
-        self.dump_error_data = bool(dump_error_data)
+        self.dump_error_data = check_switch("dump_error_data", dump_error_data)
         self.findings: list[NanInfFinding] = []
         self.unlisted = 0
         self._later = LaterCounts() if sync == "step" else None

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...core.arguments import check_int
+from ...core.arguments import check_int, check_str, check_switch
 from ...core.public import public
 from ...core.warnings import warn_once
 from ...tensors.recordings.metadata import HashKind, MetadataCollector
@@ -92,10 +92,10 @@ class OpRecorder(OpMode):
             end_step=end_step,
             every=every,
         )
-        self.name = name
+        self.name = check_str("name", name)
         self._kind: HashKind = hash
-        self._stats = bool(stats)
-        self._record_inputs = bool(record_inputs)
+        self._stats = check_switch("stats", stats)
+        self._record_inputs = check_switch("record_inputs", record_inputs)
         self._max_events = max_events
         self._collector = MetadataCollector(0)
         self._events: list[TraceEvent] = []

@@ -20,10 +20,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 from ...core.aliases import renamed_parameters
-from ...core.arguments import check_int
+from ...core.arguments import check_int, check_path, check_switch
 from ...core.extras import require
 from ...core.public import public
 from ...core.warnings import warn_once
@@ -118,9 +119,9 @@ def parametrize_shapes(
         repeats=check_int("repeats", repeats, 1),
         device=_one_of("device", device, DEVICES),
         on_error=_one_of("on_error", on_error, ("raise", "mark")),
-        output_csv=output_csv,
-        output_png=output_png,
-        verbose=verbose,
+        output_csv=_path("output_csv", output_csv),
+        output_png=_path("output_png", output_png),
+        verbose=check_switch("verbose", verbose),
     )
 
     def decorate(function: Callable[..., Any]) -> SweptFunction:
@@ -148,8 +149,8 @@ class _Settings:
     repeats: int
     device: Device
     on_error: str
-    output_csv: StrPath | None
-    output_png: StrPath | None
+    output_csv: Path | None
+    output_png: Path | None
     verbose: bool
 
     def keywords(self, shape: Shape | None, batch_size: int | None) -> dict[str, Any]:
@@ -250,6 +251,10 @@ def _add_point(
     result.points.append(point)
     _write(result.to_csv, settings.output_csv)
     return error
+
+
+def _path(name: str, given: StrPath | None) -> Path | None:
+    return None if given is None else check_path(name, given, or_none=True)
 
 
 def _require_what_plots(settings: _Settings) -> None:

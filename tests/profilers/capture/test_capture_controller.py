@@ -16,7 +16,7 @@ import types
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings, strategies as st
@@ -677,6 +677,20 @@ class TestMultiBackend:
         both.start_window("w")
         both.stop_window("w")
         assert first.calls == [("start", "w")] * 2 + [("stop", "w")] * 2
+
+    def test_an_object_with_start_and_stop_alone(self) -> None:
+        class Own:
+            calls: ClassVar[list[str]] = []
+
+            def start(self) -> None:
+                self.calls.append("start")
+
+            def stop(self) -> None:
+                self.calls.append("stop")
+
+        with MultiBackend([Own()]):  # type: ignore[list-item]
+            assert Own.calls == ["start"]
+        assert Own.calls == ["start", "stop"]
 
     def test_one_that_cannot_start(self) -> None:
         first = Recorder()

@@ -270,3 +270,6 @@ def test_other_exceptions_go_through(error: BaseException) -> None:
 def test_wrong_arguments(arguments: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         check_oom_flag(**arguments)
+    if "timeout_s" in arguments:
+        with pytest.raises(error, match=message):
+            catch_oom(**arguments)

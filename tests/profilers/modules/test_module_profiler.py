@@ -682,6 +682,8 @@ def test_wrong_arguments() -> None:
     ):
         with pytest.raises(TypeError, match=match):
             ModuleProfiler(model, **arguments)
+    with pytest.raises(TypeError, match="output_path must be a path or None, not 5"):
+        ModuleProfiler(model).summary(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"model must be a torch.nn.Module"):
         ModuleProfiler(lambda x: x)  # type: ignore[arg-type]
 

@@ -250,11 +250,26 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         ({"reference": 3}, TypeError),
         ({"reference": "nothing"}, ValueError),
         ({"target_list": ["add"], "target_op": ["add"]}, ValueError),
+        ({"enabled": "False"}, TypeError),
+        ({"verbose": "no"}, TypeError),
+        ({"dump_error_data": None}, TypeError),
+        ({"should_log_to_file": "op.log"}, TypeError),
+        ({"output_dir": 5}, TypeError),
+        ({"check_stride": "no"}, TypeError),
+        ({"stacks": "no"}, TypeError),
     ],
 )
 def test_wrong_arguments_are_named(given: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=next(iter(given))):
         CompareWithCPU(**given)
+
+
+def test_numbers_that_stand_for_bools() -> None:
+    numpy = pytest.importorskip("numpy")
+    tool = CompareWithCPU(
+        enabled=numpy.bool_(True), dump_error_data=numpy.int64(0), verbose=0, check_stride=1
+    )
+    assert (tool.enabled, tool.dump_error_data, tool.verbose) == (True, False, False)
 
 
 def test_another_reference() -> None:

@@ -288,6 +288,8 @@ def test_nans_that_are_read_once_a_step(capsys: pytest.CaptureFixture[str]) -> N
         NanInfTracker(sync="never")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="sync"):
         NanInfTracker(sync="step", dump_error_data=True)
+    with pytest.raises(TypeError, match="dump_error_data must be a bool, not 'no'"):
+        NanInfTracker(dump_error_data="no")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sync", ["op", "step"])
