@@ -24,7 +24,7 @@ import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...core.arguments import check_path
+from ...core.arguments import check_path, check_switch
 from ...core.extras import needs_torch
 from ...core.plain_copy import plain_copy
 from ...core.plain_files import PlainFileError, load_plain, save_plain
@@ -142,9 +142,9 @@ class ControlRandom:
         """With `save`, calls `save_random` and returns the data given; else returns the saved data.
 
         When loading, `random_data` may be the tensor that this run would have used: what was saved
-        is then put on its device.
+        is then put on its device. TypeError unless `save` is, or stands for, a bool.
         """
-        if save:
+        if check_switch("save", save):
             cls.save_random(tag, random_data)
             return random_data
         data = cls.load_random(tag)
