@@ -2,6 +2,8 @@
 
 >>> file_name("forward/attention", rank=3)
 'forward_attention__rank3'
+>>> len(short_name("forward" * 100)), short_name("forward")
+(180, 'forward')
 """
 
 from __future__ import annotations
@@ -10,13 +12,30 @@ import re
 import time
 from pathlib import Path
 
+from .. import _core
 from .ranks import current_rank
 
+# In UTF-8. File systems take 255; ranks, numbers, times and endings come behind a name.
+NAME_BYTES_MAX = 180
+_MARK = 8  # digits of a digest
 
-def file_name(name: str, rank: int | None = None) -> str:
-    """`<name>__rank<rank>` without what a file name must not have."""
+
+def short_name(name: str) -> str:
+    """The name, or of a long one its beginning and a digest: other names have others."""
+    data = name.encode("utf-8", "surrogatepass")
+    if len(data) <= NAME_BYTES_MAX:
+        return name
+    mark = _core.tensor_hash(data).content[:_MARK]
+    begin = data[: NAME_BYTES_MAX - _MARK - 1].decode("utf-8", "ignore")
+    return f"{begin}-{mark}"
+
+
+def file_name(name: str, rank: int | None = None, *, stamp: str = "") -> str:
+    """`<name>__rank<rank>`, or `<name>__<stamp>__rank<rank>`, without what a file name must not
+    have."""
     number = current_rank() if rank is None else rank
-    return f"{re.sub(r'[^A-Za-z0-9._+-]+', '_', name).strip('.') or 'window'}__rank{number}"
+    plain = re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip(".") or "window"
+    return f"{short_name(plain)}{stamp and f'__{stamp}'}__rank{number}"
 
 
 def free_path(folder: Path, name: str, suffix: str) -> Path:

@@ -171,7 +171,7 @@ class MemorySnapshotter:
 
     def _path(self, name: str) -> Path:
         stamp = datetime.fromtimestamp(time.time()).strftime("%Y%m%d_%H%M%S_%f")
-        return free_path(self._folder(), file_name(f"{name}__{stamp}", current_rank()), ".pt")
+        return free_path(self._folder(), file_name(name, current_rank(), stamp=stamp), ".pt")
 
     def _folder(self) -> Path:
         if self.output is not None:

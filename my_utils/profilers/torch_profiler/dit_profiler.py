@@ -111,9 +111,10 @@ class FlexibleProfiler:
     | `<task>__rank<rank>_operators.json` | each call of `ops_to_analyze`: shapes, durations, stack;
       statistics of all and by shape |
 
-    What is not a letter, digit or one of `._+-` in the task becomes `_`. Where files of that name
-    are there, all three are numbered: `DIT__rank0.2_trace.json`. `paths` lists what the last block
-    wrote. Without device time the figures of the CPU are used, and the files say so.
+    What is not a letter, digit or one of `._+-` in the task becomes `_`, and a long one is cut,
+    with a digest at its end. Where files of that name are there, all three are numbered:
+    `DIT__rank0.2_trace.json`. `paths` lists what the last block wrote. Without device time the
+    figures of the CPU are used, and the files say so.
 
     An exception of the block is not caught, and the files contain everything until then.
     While another profiler runs, the block runs unprofiled, with a warning; so does a block inside a

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from ...core.arguments import check_bool, check_int, check_logger, check_path, check_str
 from ...core.extras import require
+from ...core.file_names import short_name
 from ...core.files import on_whole_path
 from ...core.process_end import call_at_end
 from ...core.public import public
@@ -71,7 +72,8 @@ class ProfilerWrapper:
     enable_print_summary: print a table of operators after each entry, by time on the device.
     enabled_record_cuda_average_time: take the time on the device of each entry, and plot it with
         its mean over the series.
-    prefix: what the files' names begin with. output: where they go; made at `close()`.
+    prefix: what the files' names begin with; a long one is cut, with a digest at its end.
+    output: where they go; made at `close()`.
     ranks: which ranks profile: an int or several; None means what `is_st` says.
     enabled: False makes everything here do nothing, and costs a method call.
     export_trace: write a Chrome trace.
@@ -379,7 +381,7 @@ class ProfilerWrapper:
         alone = self.is_st or (world_size() == 1 and name == f"rank{current_rank()}")
         rank = "" if alone else f"_{name}"
         again = "" if self._series_count == 1 else f".{self._series_count}"
-        return f"{self.prefix}{rank}{again}"
+        return f"{short_name(self.prefix)}{rank}{again}"
 
     def _write_trace(self, path: Path) -> None:
         if self._last_trace is None:

@@ -107,6 +107,22 @@ def test_a_window_in_perfetto_beside_the_stages_of_a_timer(
     assert "mark1" in {each["name"] for each in slices}
 
 
+def test_long_window_ids_are_cut_and_stay_apart(tmp_path: Path) -> None:
+    backend = TorchProfilerBackend(tmp_path, rank=0)
+    controller = CaptureController(backend)
+    ids = ["step/" * 60 + end for end in "ab"]
+    for window_id in ids:
+        controller.arm({"window_id": window_id, "start_profile_names": ["train"]})
+        with controller.hook("train"):
+            work()
+    assert controller.outcomes == dict.fromkeys(ids, "done")
+    assert len(backend.traces) == 2
+    for path in backend.traces:
+        assert path.name.startswith("step_step_") and path.name.endswith("__rank0.json")
+        assert "aten::mm" in names_in(path)
+    assert not any(path.name.endswith(".2.json") for path in backend.traces)
+
+
 def test_a_second_window_of_a_name_is_numbered(tmp_path: Path) -> None:
     for _ in range(2):
         capture(TorchProfilerBackend(tmp_path, rank=0), 1)

@@ -180,6 +180,9 @@ def test_names_that_no_file_can_have(tmp_path: Path, allocator: FakeAllocator) -
         pass
     (path,) = tmp_path.iterdir()
     assert path.name.startswith("_up_step_3__") and path == snapshotter.paths[0]
+    with snapshotter.span("step" * 80):
+        pass
+    assert re.fullmatch(r"[step]+-\w{8}__\d{8}_\d{6}_\d{6}__rank0\.pt", snapshotter.paths[1].name)
 
 
 def test_other_ranks_do_nothing(

@@ -282,6 +282,22 @@ def test_it_is_merged_with_the_timers_trace(profile: Profile, tmp_path: Path) ->
 # --- trouble ---
 
 
+def test_long_names_are_cut_and_stay_apart(tmp_path: Path) -> None:
+    long = "module/" * 60
+    written = []
+    for end in "ab":
+        ops = ["aten::mm"]
+        with FlexibleProfiler(long + end, ops_to_analyze=ops, output=tmp_path) as profiler:
+            attend(4)
+        written += profiler.paths
+    assert len({path.name.rsplit("__rank0", 1)[0] for path in written}) == 2
+    assert sorted(path.name for path in written) == sorted(os.listdir(tmp_path))
+    assert [path.name.rsplit("__rank0_", 1)[1] for path in written] == [
+        *("trace.json", "summary.txt", "operators.json") * 2
+    ]
+    assert all(path.name.startswith("module_module_") for path in written)
+
+
 def test_an_exception_passes_through(tmp_path: Path) -> None:
     error = RuntimeError("the user's own")
     with pytest.raises(RuntimeError) as caught:  # noqa: SIM117

@@ -117,6 +117,17 @@ def test_every_file_of_a_series(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not torch.autograd.profiler._is_profiler_enabled
 
 
+def test_a_long_prefix_is_cut(tmp_path: Path) -> None:
+    prefixes = ["wärme" * 60 + end for end in "ab"]
+    for prefix in prefixes:
+        pw = ProfilerWrapper(dump_memory_snapshot=True, prefix=prefix, output=tmp_path)
+        with pw:
+            torch.ones(4).add(1)
+        assert len(pw.close()) == 2
+    names = os.listdir(tmp_path)
+    assert len(names) == 4 and all(name.startswith("wärmewärme") for name in names)
+
+
 def test_the_figures_are_those_of_the_traces(tmp_path: Path) -> None:
     pw = ProfilerWrapper(
         profile_memory=True, enabled_record_cuda_average_time=True, keep_all_traces=True,
