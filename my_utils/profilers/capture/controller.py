@@ -98,7 +98,8 @@ class CaptureController(_core.CaptureWindows):
         overrun     closed because its stop was missed, or after `max_iters` iterations
         abandoned   closed because the call that opened it cannot end any more
         disarmed    cancelled by `disarm`, or replaced by another of its id
-        failed      the backend raised at the start, or could not record; it is not stopped then
+        failed      the backend raised at the start, or could not record, and is not stopped then;
+                    or it raised at the end: what it had captured is lost
         late        never opened: the iteration of its start gate was over
         overlapped  never opened: another window was open at its moment
 
@@ -129,6 +130,7 @@ class CaptureController(_core.CaptureWindows):
         self._ranges: dict[str, Callable[[], object] | None] = {}  # end them
         self._details: dict[str, str] = {}  # why windows are not done
         self._opened: set[str] = set()  # ids of pending windows
+        self._lost: set[str] = set()  # ids of windows whose backend raised at their end
         self._made: list[tuple[Mapping[str, Any], CaptureBackend]] = []
         _alive.add(self)
 
@@ -274,6 +276,7 @@ class CaptureController(_core.CaptureWindows):
         except Exception as error:
             self.logger.exception("capture window %s: the backend could not be stopped", window_id)
             self._details[window_id] = f"{type(error).__name__}: {error}"
+            self._lost.add(window_id)
 
     def _backend_of(self, spec: CaptureSpec | None) -> CaptureBackend:
         """The window's own backend, or the controller's. Equal settings share one backend."""
@@ -294,6 +297,9 @@ class CaptureController(_core.CaptureWindows):
             return None
 
     def _ended(self, window_id: str, outcome: str) -> None:
+        if window_id in self._lost:
+            self._lost.discard(window_id)
+            outcome = "failed" if outcome in ("done", "disarmed") else outcome
         self._keep_outcome(window_id, outcome)
         if window_id not in self.armed and window_id != self.window:  # not armed again meanwhile
             spec, was_open = self._specs.pop(window_id, None), window_id in self._opened
@@ -421,7 +427,7 @@ _MEANING = {
     "overrun": "closed, its stop iteration was over, or its max_iters",
     "abandoned": "closed, the call that opened it cannot end any more",
     "disarmed": "disarmed",
-    "failed": "dropped",
+    "failed": "failed",
     "late": "dropped, its start iteration was over",
     "overlapped": "dropped, another window was open",
 }

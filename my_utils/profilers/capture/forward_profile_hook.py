@@ -112,7 +112,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
         )
         self.outcome: str | None = None
         """What became of the window: None while it waits, "open", "done", "raised" by a pass,
-        "failed" to start, "detached" while it was open, or "exited" with the process."""
+        "failed" to start or to stop, "detached" while it was open, or "exited" with the process."""
         self._lock = threading.RLock()
         self._module: weakref.ref[torch.nn.Module] | None = None
         self._handles: list[Any] = []
@@ -206,6 +206,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
                 stop_backend(self.backend, self.window_id)
             except Exception:
                 _logger.exception("%s: the backend could not be stopped", self)
+                self.outcome = outcome = "failed" if outcome == "done" else outcome
             level = logging.INFO if outcome == "done" else logging.WARNING
             _logger.log(level, "%s: %s", self, _MEANING[outcome])
 
@@ -247,6 +248,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
 
 _MEANING = {
     "done": "done",
+    "failed": "failed",
     "raised": "closed, a pass raised",
     "detached": "closed, the hook was detached",
     "exited": "closed, the process ends",

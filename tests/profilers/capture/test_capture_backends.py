@@ -158,7 +158,8 @@ def test_wrong_arguments() -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    capture(TorchProfilerBackend(tmp_path / "file" / "traces", rank=0), 1)
+    controller = capture(TorchProfilerBackend(tmp_path / "file" / "traces", rank=0), 1)
+    assert controller.outcomes == {"step 1": "failed"}
     assert "could not be stopped" in caplog.text
     assert _slot.holder() is None
 

@@ -367,8 +367,20 @@ def test_a_backend_that_cannot_stop_is_logged(caplog: pytest.LogCaptureFixture) 
     controller = CaptureController(Broken("stop"))
     controller.arm(window())
     call(controller)
-    assert controller.outcomes == {"w": "done"}
+    assert controller.outcomes == {"w": "failed"}
+    assert controller.state_of("w") == "failed: OSError: no profiler"
     assert "no profiler" in caplog.text
+
+
+def test_a_window_that_is_closed_before_its_end_and_cannot_stop() -> None:
+    controller = CaptureController(Broken("stop"))
+    with controller:
+        controller.arm(window())
+        controller.on_enter(HookEvent("f", {"iter": 0}))
+        assert controller.window == "w"
+    assert controller.state_of("w") == "failed: OSError: no profiler"
+    controller.arm(window())
+    assert controller.state_of("w") == "armed"
 
 
 def test_an_interrupt_in_the_backend_goes_on() -> None:

@@ -388,7 +388,7 @@ def test_a_backend_that_fails(caplog: pytest.LogCaptureFixture) -> None:
             super().stop()
             raise OSError("no space")
 
-    for backend, outcome in ((Broken(), "failed"), (BrokenStop(), "done")):
+    for backend, outcome in ((Broken(), "failed"), (BrokenStop(), "failed")):
         hook = hook_of(backend).attach(model := Model([]))
         run(model, 5)
         assert hook.outcome == outcome
