@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from .recording import TraceEvent, TraceTensorMeta
 _ROWS_A_MODULE = 12
 _ROWS_MORE = 64
 _DEPTH_MAX = 8  # of nested results inside a graph
+_LIMITS = ("recompile_limit", "accumulated_recompile_limit")
 _UNWRITTEN = -1  # both halves; no digest has them but by a chance of 2**-128
 
 
@@ -158,6 +160,44 @@ def _inert() -> _GraphHooks:
     return hooks
 
 
+class _Compiler:
+    """torch's compiler has one stance and one set of limits for the whole process: the first
+    recorder that changes them saves what was there, the last one restores it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._eager = 0  # recorders
+        self._stance: Any = None
+        self._graphs = 0  # which all recorders need beyond the limits
+        self._limits: dict[str, int] = {}
+
+    def begin_eager(self) -> None:
+        with self._lock:
+            if self._eager == 0:
+                self._stance = torch.compiler.set_stance("force_eager")
+            self._eager += 1
+
+    def end_eager(self) -> None:
+        with self._lock:
+            self._eager -= 1
+            if self._eager == 0:
+                self._stance.__exit__(None, None, None)
+
+    def add_graphs(self, graphs: int) -> None:
+        """Raises the limits by so many graphs; a negative number takes them back."""
+        from torch._dynamo import config
+
+        with self._lock:
+            if self._graphs == 0:
+                self._limits = {name: getattr(config, name) for name in _LIMITS}
+            self._graphs += graphs
+            for name, limit in self._limits.items():
+                setattr(config, name, limit + self._graphs)
+
+
+_compiler = _Compiler()
+
+
 class Graph:
     """What is done about compiled modules while a recorder is installed."""
 
@@ -165,9 +205,9 @@ class Graph:
         self._calls = calls
         self._mode = mode
         self._compiled: list[str] = []
-        self._stance: Any = None
+        self._is_eager = False
         self.forced_eager = False
-        self._limits: dict[str, int] = {}
+        self._graphs = 0  # those that the compiler has been asked to allow
         self._number = ""
         self._rows: _Rows | None = None
         self._plans: list[Plan] = []
@@ -204,28 +244,21 @@ class Graph:
         if not self._compiled and "torch._dynamo" not in sys.modules:
             return
         if self._mode == "eager":
-            self._stance = torch.compiler.set_stance("force_eager")
-            self.forced_eager = True
+            _compiler.begin_eager()
+            self._is_eager = self.forced_eager = True
         else:
-            self._raise_limits()
+            # Each hooked module needs a separate graph where blocks of one class are compiled one
+            # by one; torch would fall back to eager after eight.
+            _compiler.add_graphs(2 * len(self._plans))
+            self._graphs = 2 * len(self._plans)
 
     def pause(self) -> None:
-        stance, self._stance = self._stance, None
-        if stance is not None:
-            stance.__exit__(None, None, None)
-        limits, self._limits = self._limits, {}
-        for name, value in limits.items():
-            setattr(torch._dynamo.config, name, value)
-
-    def _raise_limits(self) -> None:
-        """Each hooked module needs a separate graph where blocks of one class are compiled one by
-        one; torch would fall back to eager after eight."""
-        import torch._dynamo
-
-        for name in ("recompile_limit", "accumulated_recompile_limit"):
-            limit = getattr(torch._dynamo.config, name)
-            self._limits[name] = limit
-            setattr(torch._dynamo.config, name, limit + 2 * len(self._plans))
+        was_eager, self._is_eager = self._is_eager, False
+        if was_eager:
+            _compiler.end_eager()
+        graphs, self._graphs = self._graphs, 0
+        if graphs:
+            _compiler.add_graphs(-graphs)
 
     def end(self) -> None:
         self.fetch()

@@ -94,6 +94,38 @@ def test_eager_ends_with_the_recorder() -> None:
     assert [event.module for event in recorder.events] == ["", "_orig_mod"] and len(calls) == 1
 
 
+def test_recorders_that_overlap_leave_the_compiler_as_it_was() -> None:
+    calls: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        calls.append(1)
+        return graph.forward
+
+    first, second = nn.Linear(2, 2), compiled_by(nn.Linear(2, 2), backend=backend)
+    recorders = [ForwardTraceRecorder(first).start(), ForwardTraceRecorder(second).start()]
+    x = torch.ones(1, 2)
+    for recorder in recorders:  # the one that was started first is stopped first
+        first(x)
+        second(x)
+        assert not calls
+        recorder.stop()
+    second(x)
+    assert len(calls) == 1
+    assert [len(recorder.events) for recorder in recorders] == [1, 4]
+
+
+def test_recorders_that_overlap_share_the_limits_of_the_compiler() -> None:
+    config = torch._dynamo.config
+    limits = config.recompile_limit, config.accumulated_recompile_limit
+    recorders = [ForwardTraceRecorder(nn.Linear(2, 2), compiled="op") for _ in range(2)]
+    for recorder in recorders:
+        recorder.start()
+    assert config.recompile_limit == limits[0] + 4
+    for recorder in recorders:
+        recorder.stop()
+    assert (config.recompile_limit, config.accumulated_recompile_limit) == limits
+
+
 def test_a_model_that_is_compiled_later_is_told(caplog: pytest.LogCaptureFixture) -> None:
     _warnings.forget("forward_trace_empty")
     model = nn.Sequential(nn.Linear(2, 2))
