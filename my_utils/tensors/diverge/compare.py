@@ -113,6 +113,7 @@ def compare_recordings(
         atol=atol,
         samples_match=_sampling(first) == _sampling(second),
         shapes_may_differ=first.world_size != second.world_size,
+        kinds=_kinds(first) & _kinds(second),
     )
     return _compare(first, second, rules)
 
@@ -128,6 +129,28 @@ def _check_recording(name: str, given: object) -> None:
 def _sampling(recording: Recording) -> tuple[Any, ...]:
     return tuple(
         recording.settings.get(name) for name in ("sample_mode", "sample_max_elems", "seed")
+    )
+
+
+# The settings of `ForwardTraceRecorder` that say whether a kind is recorded.
+_SETTINGS = {
+    "inputs": ("record_inputs",),
+    "outputs": ("record_outputs",),
+    "buffers": ("record_buffer_md5", "record_buffer_hash"),
+    "grads": ("record_grads",),
+}
+
+
+def _kinds(recording: Recording) -> frozenset[str]:
+    """What was recorded of calls. Where the settings do not say it, what is there."""
+    return frozenset(
+        kind
+        for kind, names in _SETTINGS.items()
+        if any(recording.settings.get(name) for name in names)
+        or (
+            recording.settings.keys().isdisjoint(names)
+            and any(getattr(event, kind) for event in recording.events)
+        )
     )
 
 

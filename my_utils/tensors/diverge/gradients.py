@@ -9,6 +9,7 @@ module's own parameters, which only that module's backward makes, decide between
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..recordings.recording import Recording, TraceTensorMeta
@@ -38,15 +39,18 @@ def first_gradient(
     )
     place = next((p for p, item in enumerate(arrivals) if differs(item.check.verdict)), None)
     if place is None:
-        return _of_parameters(params, checks, _owners(first))
-    return _of_tensor(_same_tensor(arrivals, place), params, checks, _owners(first))
+        found = _of_parameters(params, checks, _owners(first))
+    else:
+        found = _of_tensor(_same_tensor(arrivals, place), params, checks, _owners(first))
+    return found and replace(found, text=found.text + _one_sided(params))
 
 
 def _when(call: CallCheck, check: TensorCheck) -> float:
     """The order of arrival. Files of earlier versions do not have it: there, the forward pass
     backwards."""
-    if check.first is not None and check.first.arrived >= 0:
-        return check.first.arrived
+    meta = check.first or check.second
+    if meta is not None and meta.arrived >= 0:
+        return meta.arrived
     at = call.pair.at
     return -at.end if check.path.startswith("outputs") else -at.begin
 
@@ -64,7 +68,8 @@ def _same_tensor(arrivals: Sequence[_Arrival], place: int) -> list[_Arrival]:
 
 
 def _digests(check: TensorCheck) -> tuple[str | None, str | None]:
-    return tuple(None if meta is None else meta.hash for meta in (check.first, check.second))  # type: ignore[return-value]
+    """None where there is no digest, "" where there is no tensor."""
+    return tuple("" if meta is None else meta.hash for meta in (check.first, check.second))  # type: ignore[return-value]
 
 
 def _of_tensor(
@@ -141,11 +146,32 @@ def _parameters(
 ) -> dict[tuple[str, int], TensorCheck]:
     """By plain name and number of the gradient, in the order of arrival."""
     ours, theirs = _by_name(first.param_grads), _by_name(second.param_grads)
-    return {
-        key: check_tensors(key[0], meta, theirs[key], rules)
-        for key, meta in ours.items()
-        if key in theirs
-    }
+    lacking = [_without_gradient(recording, rules) for recording in (first, second)]
+    keys = [key for key in ours if key in theirs or key[0] in lacking[1]]
+    keys += [key for key in theirs if key not in ours and key[0] in lacking[0]]
+    return {key: check_tensors(key[0], ours.get(key), theirs.get(key), rules) for key in keys}
+
+
+def _without_gradient(recording: Recording, rules: Rules) -> set[str]:
+    """The parameters that never had one. Those that had fewer than in the other run were in fewer
+    calls."""
+    if "grads" not in rules.kinds:
+        return set()
+    recorded = [info for info in recording.modules if info.recorded]
+    known = {plain_name(full) for info in recorded for full in info.params.values()}
+    return known - {plain_name(meta.path) for meta in recording.param_grads}
+
+
+def _one_sided(params: dict[tuple[str, int], TensorCheck]) -> str:
+    """Names the parameters that have gradients in one run only."""
+    words = []
+    for side, lacking in (("A", "second"), ("B", "first")):
+        found = (path for (path, _), check in params.items() if not getattr(check, lacking))
+        names = [*dict.fromkeys(found)]
+        if names:
+            more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+            words.append(f"; gradients in {side} only: {', '.join(names[:4])}{more}")
+    return "".join(words)
 
 
 def _by_name(metas: Sequence[TraceTensorMeta]) -> dict[tuple[str, int], TraceTensorMeta]:

@@ -94,7 +94,10 @@ def _join_events(events: Sequence[TraceEvent | None]) -> TraceEvent:
     assert first is not None
     present = [event for event in events if event is not None]
     if len(present) < len(events):
-        return replace(first, inputs=[], outputs=[], written=[], params={}, buffers={}, grads=[])
+        return replace(
+            first, inputs=[], outputs=[], written=[], params={}, buffers={}, grads=[],
+            error="not every rank made this call",
+        )  # fmt: skip
     return replace(
         first,
         inputs=_joined([event.inputs for event in present]),

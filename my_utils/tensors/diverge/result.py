@@ -65,7 +65,8 @@ class Figures:
 @public("my_utils.tensors.diverge")
 @dataclass(frozen=True, slots=True)
 class TensorCheck:
-    """One tensor of a call in both recordings. `why` says what decided, in words."""
+    """One tensor of a call in both recordings. `why` says what decided, in words. `first` or
+    `second` is None where one recording has none, both are for results that are no tensors."""
 
     path: str
     verdict: Verdict

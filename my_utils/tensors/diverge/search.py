@@ -7,6 +7,7 @@ call itself, which is the innermost one, since calls in it end before it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from ..recordings.recording import TraceEvent, TraceTensorMeta
@@ -14,25 +15,47 @@ from .result import CallCheck, Cause, Difference, Pair, TensorCheck
 from .tensors import Rules, check_tensors, differs, listed, only_different
 from .verdict import Verdict
 
+_PLAIN = (int, float, bool, type(None))
+
 # --- one call ---
 
 
 def check_call(pair: Pair, rules: Rules) -> CallCheck:
     """Compares all that was recorded of a call."""
     first, second = pair.first.event, pair.second.event
+    inputs = _check_lists(first.inputs, second.inputs, rules, _both_have("inputs", pair, rules))
+    outputs = _check_outputs(pair, rules)
+    gradients = _check_lists(
+        first.grads, second.grads, rules,
+        _both_have("grads", pair, rules) and first.grad_enabled and second.grad_enabled,
+    )  # fmt: skip
     return CallCheck(
         pair,
-        inputs=_check_lists(first.inputs, second.inputs, rules),
-        outputs=_check_outputs(first, second, rules),
+        inputs=inputs,
+        outputs=outputs + _check_values(pair, rules, [*inputs, *outputs]),
         weights=_check_weights(pair, rules),
-        gradients=_check_lists(first.grads, second.grads, rules),
+        gradients=gradients,
         settings=_settings(first, second),
     )
 
 
-def _check_outputs(first: TraceEvent, second: TraceEvent, rules: Rules) -> list[TensorCheck]:
+def _both_have(kind: str, pair: Pair, rules: Rules) -> bool:
+    """Whether a tensor of the kind that one recording does not have was not there."""
+    events = pair.first.event, pair.second.event
+    return kind in rules.kinds and all(
+        event.error is None and not event.compiled for event in events
+    )
+
+
+def _have_results(pair: Pair, rules: Rules) -> bool:
+    both_ended = pair.first.event.status == pair.second.event.status == "ok"
+    return both_ended and _both_have("outputs", pair, rules)
+
+
+def _check_outputs(pair: Pair, rules: Rules) -> list[TensorCheck]:
     """Also of inputs that the call wrote to in place: they are results, too."""
-    checks = _check_lists(first.outputs, second.outputs, rules)
+    first, second = pair.first.event, pair.second.event
+    checks = _check_lists(first.outputs, second.outputs, rules, _have_results(pair, rules))
     written = [{f"input {m.path}": m for m in event.written} for event in (first, second)]
     return checks + [
         check_tensors(path, written[0].get(path), written[1].get(path), rules)
@@ -40,20 +63,52 @@ def _check_outputs(first: TraceEvent, second: TraceEvent, rules: Rules) -> list[
     ]
 
 
+def _check_values(pair: Pair, rules: Rules, tensors: Sequence[TensorCheck]) -> list[TensorCheck]:
+    """The results that are no tensors and differ. They may differ as much as the `tensors` of the
+    call; those of one rank of several say nothing about all of them."""
+    if rules.shapes_may_differ or not _have_results(pair, rules):
+        return []
+    first, second = pair.first.event.output_values, pair.second.event.output_values
+    allowed = max(
+        (rules.tolerance(t.first, t.second) for t in tensors if t.first and t.second),
+        default=(rules.rtol or 0.0, rules.atol or 0.0),
+    )
+    return [
+        TensorCheck(path, Verdict.DIFFERENT, f"{a!r:.100} in A, {b!r:.100} in B")
+        for path in {**first, **second}
+        if not _values_agree(a := first.get(path), b := second.get(path), *allowed)
+    ]
+
+
+def _values_agree(a: object, b: object, rtol: float, atol: float) -> bool:
+    if isinstance(a, float) and isinstance(b, float) and math.isfinite(a) and math.isfinite(b):
+        return abs(a - b) <= atol + rtol * abs(b)
+    return not (_is_plain(a) and _is_plain(b)) or a == b or (a != a and b != b)
+
+
+def _is_plain(value: object) -> bool:
+    """Not of "<Name>": of other objects only the class is known."""
+    return not value.startswith("<") if isinstance(value, str) else isinstance(value, _PLAIN)
+
+
 def _check_lists(
-    first: Sequence[TraceTensorMeta], second: Sequence[TraceTensorMeta], rules: Rules
+    first: Sequence[TraceTensorMeta], second: Sequence[TraceTensorMeta], rules: Rules, both: bool
 ) -> list[TensorCheck]:
     """By path."""
     return _check_named(
-        {meta.path: meta for meta in first}, {meta.path: meta for meta in second}, rules
+        {meta.path: meta for meta in first}, {meta.path: meta for meta in second}, rules, both
     )
 
 
 def _check_named(
-    first: dict[str, TraceTensorMeta], second: dict[str, TraceTensorMeta], rules: Rules
+    first: dict[str, TraceTensorMeta],
+    second: dict[str, TraceTensorMeta],
+    rules: Rules,
+    both: bool,
 ) -> list[TensorCheck]:
-    """Nothing if one recording left out the whole kind."""
-    if not first or not second:
+    """both: both recordings have what there was of the kind. Else nothing is in common with one
+    that has none."""
+    if not both and not (first and second):
         return []
     return [
         check_tensors(path, first.get(path), second.get(path), rules)
@@ -67,7 +122,8 @@ def _check_weights(pair: Pair, rules: Rules) -> list[TensorCheck]:
     _leave_out_renamed(first, second)
     checks = [_weight(name, first, second, pair, rules) for name in {**first, **second}]
     known = [check for check in checks if check is not None]
-    return known + _check_named(pair.first.event.buffers, pair.second.event.buffers, rules)
+    buffers = pair.first.event.buffers, pair.second.event.buffers
+    return known + _check_named(*buffers, rules, _both_have("buffers", pair, rules))
 
 
 def _weight(

@@ -44,12 +44,14 @@ class Rules:
     rtol, atol: None for bit for bit; else values a, b agree when |a - b| <= atol + rtol * |b|.
     samples_match: samples of equally large tensors were taken at the same places.
     shapes_may_differ: the runs split their batches or tensors over different numbers of ranks.
+    kinds: of "inputs", "outputs", "buffers" and "grads" those that both recorded.
     """
 
     rtol: float | None = None
     atol: float | None = None
     samples_match: bool = True
     shapes_may_differ: bool = False
+    kinds: frozenset[str] = frozenset()
 
     def tolerance(self, first: TraceTensorMeta, second: TraceTensorMeta) -> tuple[float, float]:
         """(rtol, atol) for a pair: the given ones; those of the coarser dtype for two dtypes, and

@@ -688,6 +688,106 @@ def recorded(
     return path
 
 
+class Encoded(torch.nn.Module):
+    """Multiplies what an encoder gives, and returns `extra` beside it."""
+
+    def __init__(self, detach: bool = False, extra: Any = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.enc, self.side = torch.nn.Sequential(torch.nn.Linear(4, 4)), Side(extra)
+        self.w = torch.nn.Parameter(torch.ones(4))
+        self.detach = detach
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.enc(x)
+        self.side(x)
+        return ((y.detach() if self.detach else y) * self.w).sum()
+
+
+class Side(torch.nn.Module):
+    def __init__(self, extra: Any) -> None:
+        super().__init__()
+        self.extra = extra
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.extra
+
+
+def step_of(model: torch.nn.Module, backward: bool = True, **more: Any) -> Recording:
+    from my_utils.module_hook import ForwardTraceRecorder
+
+    with ForwardTraceRecorder(model, **{"record_grads": True, **more}) as recorder:
+        loss = model(torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_())
+        if backward:
+            loss.sum().backward()
+    return recorder.snapshot()
+
+
+class TestWhatOneRunLacks:
+    def test_gradients_behind_a_detached_tensor(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        paths = [str(tmp_path / name) for name in ("a.pt", "b.pt")]
+        for path, detach in zip(paths, (False, True), strict=True):
+            save_recording(step_of(Encoded(detach)), path)
+        assert diverge.main(paths) == 1
+        text = capsys.readouterr().out
+        assert "before it came to the result of enc (Sequential): outputs (only in A)" in text
+        assert "gradients in A only: enc.0.bias, enc.0.weight" in text
+
+    def test_gradients_of_parameters_alone(self) -> None:
+        frozen = Encoded()
+        frozen.enc.requires_grad_(False)
+        exclude: dict[str, Any] = {"include_name_regex": "^enc.0$"}
+        report = diverge.compare_recordings(
+            step_of(frozen, **exclude), step_of(Encoded(), **exclude)
+        )
+        assert first(report) == ("gradients", "enc.0")
+        assert "gradients in B only: enc.0.bias, enc.0.weight" in report.difference.text  # type: ignore[union-attr]
+
+    def test_a_backward(self) -> None:
+        runs = step_of(Encoded(), backward=False), step_of(Encoded())
+        report = diverge.compare_recordings(*runs)
+        assert first(report) == ("gradients", "")
+        assert "outputs (only in B)" in report.difference.text  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize("kind", ["grads", "outputs", "inputs"])
+    def test_what_was_not_asked_for_is_not_missed(self, kind: str) -> None:
+        runs = step_of(Encoded()), step_of(Encoded(), **{f"record_{kind}": False})
+        assert diverge.compare_recordings(*runs).status == "same"
+        assert diverge.compare_recordings(*reversed(runs)).status == "same"
+
+    def test_gradients_that_checkpointing_takes_in_the_backward(self) -> None:
+        from torch.utils.checkpoint import checkpoint
+
+        class Checkpointed(Encoded):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                y = checkpoint(self.enc, x, use_reentrant=True)
+                self.side(x)
+                return (y * self.w).sum()
+
+        report = diverge.compare_recordings(step_of(Encoded()), step_of(Checkpointed()))
+        assert (report.status, report.reason) == ("same", "")
+
+    def test_a_tensor_that_a_module_returns(self) -> None:
+        runs = step_of(Encoded(extra=torch.ones(2))), step_of(Encoded())
+        report = diverge.compare_recordings(*runs)
+        assert first(report) == ("result", "side")
+        assert report.difference.evidence[0].why == "only in A"  # type: ignore[union-attr]
+
+    def test_a_number_that_a_module_returns(self) -> None:
+        runs = [step_of(Encoded(extra=("mean", number))) for number in (1.0, 2.0)]
+        report = diverge.compare_recordings(*runs)
+        assert first(report) == ("result", "side")
+        (check,) = report.difference.evidence  # type: ignore[union-attr]
+        assert (check.path, check.why) == ("1", "1.0 in A, 2.0 in B")
+        assert diverge.compare_recordings(*runs, rtol=0.5).status == "same"
+
+    def test_objects_of_which_only_the_class_is_known(self) -> None:
+        runs = [step_of(Encoded(extra=thing)) for thing in (object(), Path("."))]
+        assert diverge.compare_recordings(*runs).status == "same"
+
+
 class TestRealRecordings:
     @pytest.fixture
     def good(self, tmp_path: Path) -> Path:
