@@ -70,7 +70,9 @@ class Calls:
         self._thread = _Thread()
         self._lock = threading.RLock()
         self._dtypes: dict[tuple[tuple[str, torch.dtype], ...], dict[str, str]] = {}
-        self._leaf_hooks: list[Any] = []
+        self._param_hooks: list[Any] = []
+        self._leaf_hooks: set[Any] = set()  # on tensors of calls that outlive their graph
+        self._leaf_hooks_done: set[Any] = set()  # those of them that have seen a gradient
         # Called when a root begins, and with its index when it has ended; see `graph`.
         self.root_watchers: tuple[Callable[[], None], Callable[[int], None]] | None = None
 
@@ -117,6 +119,8 @@ class Calls:
         return frame
 
     def _begin_root(self, plan: Plan, phase: str) -> RootState:
+        if phase == "forward" and self._leaf_hooks_done:
+            self._unwatch_leaves(self._leaf_hooks_done)
         with self._lock:
             record = RootCall(len(self.roots), plan.name, phase, time.time(), status="open")
             self.roots.append(record)
@@ -257,9 +261,11 @@ class Calls:
         for path, tensor in found:
             if not tensor.requires_grad:
                 continue
-            handle = tensor.register_hook(_GradHook(self, event, f"{side}.{path}".rstrip(".")))
+            hook = _GradHook(self, event, f"{side}.{path}".rstrip("."))
+            handle = tensor.register_hook(hook)
             if tensor.is_leaf:
-                self._leaf_hooks.append(handle)  # the others go with their graph
+                hook.handle = handle
+                self._leaf_hooks.add(handle)
 
     def watch_params(self, model: torch.nn.Module, names: set[str]) -> None:
         """Notes the gradients that are accumulated into parameters."""
@@ -273,7 +279,27 @@ class Calls:
                 )
             elif name in names and param.requires_grad and param.is_leaf:
                 handle = param.register_post_accumulate_grad_hook(_ParamHook(self, name))
-                self._leaf_hooks.append(handle)
+                self._param_hooks.append(handle)
+
+    def unwatch(self) -> None:
+        """Takes the hooks off all tensors that outlive their graph."""
+        hooks, self._param_hooks = self._param_hooks, []
+        for hook in hooks:
+            hook.remove()
+        self._unwatch_leaves(self._leaf_hooks)
+
+    def _unwatch_leaves(self, hooks: set[Any]) -> None:
+        """Else a leaf would bring the gradients of later calls to the earlier ones, too."""
+        with self._lock:
+            hooks = set(hooks)
+            self._leaf_hooks -= hooks
+            self._leaf_hooks_done -= hooks
+        for hook in hooks:
+            hook.remove()
+
+    def leaf_is_done(self, handle: Any) -> None:
+        with self._lock:
+            self._leaf_hooks_done.add(handle)
 
     def gradient(self, event: TraceEvent | None, path: str, grad: torch.Tensor | None) -> None:
         if grad is None:
@@ -318,15 +344,13 @@ class Calls:
             self._ended += 1
 
     def release(self) -> None:
-        """Takes the hooks off tensors that outlive their graph, and ends what runs."""
-        hooks, self._leaf_hooks = self._leaf_hooks, []
-        for hook in hooks:
-            hook.remove()
+        """Ends what runs."""
         self._thread = _Thread()
         if self.weights is not None:
             self.weights.forget()
 
     def clear(self) -> None:
+        self._unwatch_leaves(self._leaf_hooks)
         with self._lock:
             self.collector.flush()
             self.events, self.roots, self.param_grads, self.counts = [], [], [], {}
@@ -352,14 +376,17 @@ class Calls:
 class _GradHook:
     """Of one tensor of one call."""
 
-    __slots__ = ("calls", "event", "path")
+    __slots__ = ("calls", "event", "handle", "path")
 
     def __init__(self, calls: Calls, event: TraceEvent, path: str) -> None:
         self.calls = calls
         self.event = event
         self.path = path
+        self.handle: Any = None  # of a leaf
 
     def __call__(self, grad: torch.Tensor) -> None:
+        if self.handle is not None:
+            self.calls.leaf_is_done(self.handle)
         self.calls.gradient(self.event, self.path, grad)
 
 

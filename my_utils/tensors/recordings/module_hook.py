@@ -266,6 +266,7 @@ class ForwardTraceRecorder:
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
+        self._calls.unwatch()
         self._graph.pause()
 
     def resume(self) -> None:

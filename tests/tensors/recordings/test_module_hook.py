@@ -781,6 +781,37 @@ def test_gradient_hooks_do_not_stay() -> None:
     assert len(recorder.events[0].grads) == 2 and not x._backward_hooks
 
 
+def test_pause_takes_the_hooks_of_gradients_off() -> None:
+    model, x = nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True)
+    recorder = ForwardTraceRecorder(model, record_grads=True).start()
+
+    def step() -> tuple[int, int]:
+        model(x).sum().backward()
+        return len(recorder.snapshot().param_grads), sum(len(e.grads) for e in recorder.events)
+
+    assert step() == (2, 2)
+    recorder.pause()
+    assert step() == (2, 2) and not x._backward_hooks
+    for count in (4, 6):
+        recorder.pause()
+        recorder.resume()
+        assert step() == (count, count)
+    recorder.stop()
+
+
+def test_a_leaf_brings_gradients_to_the_calls_of_its_step_only() -> None:
+    model, x = nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True)
+    with ForwardTraceRecorder(model, record_grads=True) as recorder:
+        for _ in range(3):
+            model(x).sum().backward()
+        (model(x) + model(x)).sum().backward()  # both calls before the only backward
+        first = recorder.events[:5]
+        recorder.clear()
+        model(x).sum().backward()
+        paths = [[meta.path for meta in event.grads] for event in [*first, *recorder.events]]
+    assert paths == [["outputs", "inputs.0"]] * 6
+
+
 def test_recording_does_not_change_results() -> None:
     def train(record: bool) -> list[torch.Tensor]:
         torch.manual_seed(1)
