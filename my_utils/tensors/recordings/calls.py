@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -35,16 +36,44 @@ _backward_number = torch._C._current_graph_task_id
 class _Frame:
     """A call that runs. `event` is None if the filters leave the module out."""
 
-    __slots__ = ("around", "event", "inputs", "plan", "root")
+    __slots__ = ("around", "event", "inputs", "plan", "python", "root")
 
     def __init__(
-        self, plan: Plan, root: RootState, event: TraceEvent | None, around: BaseException | None
+        self,
+        python: FrameType,
+        plan: Plan,
+        root: RootState,
+        event: TraceEvent | None,
+        around: BaseException | None,
     ) -> None:
+        self.python = python  # runs as long as the call
         self.plan = plan
         self.root = root
         self.event = event
         self.around = around  # what was being handled when the call began
         self.inputs: list[tuple[str, torch.Tensor, int]] = []  # with their versions at that time
+
+
+def _caller_of_hook() -> FrameType:
+    """A function of torch that runs the hooks, in the one that runs as long as the call does."""
+    frame = sys._getframe()
+    while frame.f_globals.get("__package__") == __package__ and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _end_the_interrupted(stack: list[_Frame], caller: FrameType) -> None:
+    """torch calls no hook after what is not an Exception, such as a Ctrl-C: takes calls off the
+    stack that are not among the callers of this hook. They stay "open"."""
+    callers = set()
+    frame: FrameType | None = caller
+    while frame is not None and stack:
+        if frame is stack[-1].python:
+            return
+        callers.add(frame)
+        frame = frame.f_back
+    while stack and stack[-1].python not in callers:
+        stack.pop()
 
 
 class _Thread(threading.local):
@@ -106,13 +135,13 @@ class Calls:
 
     def _enter(self, plan: Plan) -> _Frame:
         stack = self._thread.stack
-        if plan.is_model and stack and stack[0].plan is plan:
-            self._abandon(0)  # an interrupted call, whose end no hook has seen
+        caller = _caller_of_hook()
+        _end_the_interrupted(stack, caller)
         recompute = _backward_number() != -1
         phase = "recompute" if recompute else "forward"
         root = stack[-1].root if stack else self._begin_root(plan, phase)
         event = self._new_event(plan, phase, root, stack) if plan.recorded else None
-        frame = _Frame(plan, root, event, sys.exception())
+        frame = _Frame(caller.f_back or caller, plan, root, event, sys.exception())
         stack.append(frame)
         if len(stack) == 1 and self.weights is not None and not recompute:
             self.weights.begin(root)
@@ -157,17 +186,8 @@ class Calls:
     def _leave(self, plan: Plan) -> _Frame | None:
         """None for a call that began before the hooks were there."""
         stack = self._thread.stack
-        if stack and stack[-1].plan is plan:
-            return stack.pop()
-        for place in range(len(stack) - 1, -1, -1):
-            if stack[place].plan is plan:
-                self._abandon(place + 1)
-                return stack.pop()
-        return None
-
-    def _abandon(self, place: int) -> None:
-        """Takes calls off the stack that were left without their post-hooks; they stay "open"."""
-        del self._thread.stack[place:]
+        _end_the_interrupted(stack, _caller_of_hook())
+        return stack.pop() if stack and stack[-1].plan is plan else None
 
     def _end_root(self, frame: _Frame) -> None:
         root = frame.root

@@ -89,7 +89,6 @@ class Plan:
         "calls",
         "counts",
         "deferred",
-        "is_model",
         "is_sharded",
         "module",
         "name",
@@ -111,7 +110,6 @@ class Plan:
         self.module = module
         self.type_name = type(module).__qualname__
         self.recorded = recorded
-        self.is_model = name == ""
         self.is_sharded = _is_sharded(module)
         self.counts = {"forward": 0, "recompute": 0}
         self.params: list[tuple[str, str]] = []  # own ones: name in the module, full name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -26,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 from my_utils import tensors
 from my_utils.module_hook import ForwardTraceRecorder, TraceEvent
+from my_utils.tensors.diverge import compare_recordings
 from my_utils.tensors.recordings.sample import Sampler, random_places
 
 
@@ -519,6 +521,78 @@ def test_a_call_that_was_interrupted_stays_open() -> None:
     assert [event.status for event in recorder.events] == ["open", "ok", "open", "ok", "ok", "ok"]
     assert [event.depth for event in recorder.events] == [0, 1, 1, 0, 1, 1]
     assert len(recorder.roots) == 2 and recorder.roots[0].status == "open"
+
+
+def test_an_interrupted_call_of_a_part_leaves_the_later_ones_whole() -> None:
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor, interrupt: bool) -> Any:
+            if interrupt:
+                raise KeyboardInterrupt
+            return self.fc(x)
+
+    model = nn.ModuleDict({"part": Part()})
+    with ForwardTraceRecorder(model, record_param_md5=True) as recorder:
+        for interrupt in (True, False, False):
+            with contextlib.suppress(KeyboardInterrupt):
+                model["part"](torch.ones(1, 2), interrupt)
+    assert [(e.module, e.root, e.depth) for e in recorder.events] == [
+        ("part", 0, 0), ("part", 1, 0), ("part.fc", 1, 1), ("part", 2, 0), ("part.fc", 2, 1)
+    ]  # fmt: skip
+    assert [root.status for root in recorder.roots] == ["open", "ok", "ok"]
+    weight = md5_of(model["part"].fc.weight)
+    assert [recorder.events[place].params["weight"].hash for place in (2, 4)] == [weight, weight]
+
+
+class Recursive(nn.Module):
+    """Calls itself, and scales what it gives in its outermost call."""
+
+    def __init__(self, factor: float = 1.0, error: type[BaseException] | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc, self.factor, self.error = nn.Linear(2, 2), factor, error
+
+    def forward(self, x: torch.Tensor, depth: int = 0) -> Any:
+        x = self.fc(x)
+        if depth == 1 and self.error is not None:
+            raise self.error
+        if depth < 2:
+            with contextlib.suppress(ValueError, KeyboardInterrupt):
+                x = self(x, depth + 1)
+        return x * self.factor if depth == 0 else x
+
+
+def test_a_module_that_calls_itself() -> None:
+    recordings = []
+    for factor in (1.0, 2.0):
+        model = Recursive(factor)
+        with ForwardTraceRecorder(model, record_param_md5=True) as recorder:
+            y = model(torch.ones(1, 2))
+        recordings.append(recorder.snapshot())
+    assert [(e.module, e.parent, e.depth, e.status) for e in recorder.events] == [
+        ("", -1, 0, "ok"), ("fc", 0, 1, "ok"), ("", 0, 1, "ok"), ("fc", 2, 2, "ok"),
+        ("", 2, 2, "ok"), ("fc", 4, 3, "ok"),
+    ]  # fmt: skip
+    assert recorder.events[0].outputs[0].hash == hash_of(y)
+    assert [root.status for root in recorder.roots] == ["ok"]
+    assert recorder.roots[0].weights["fc.weight"].hash == md5_of(model.fc.weight)
+    assert compare_recordings(*recordings).status == "different"
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, "open"), (ValueError, "raised")])
+def test_a_module_that_calls_itself_and_fails_inside(
+    error: type[BaseException], status: str
+) -> None:
+    model = Recursive(error=error)
+    with ForwardTraceRecorder(model) as recorder:
+        y = model(torch.ones(1, 2))
+    assert [(e.module, e.status) for e in recorder.events] == [
+        ("", "ok"), ("fc", "ok"), ("", status), ("fc", "ok")
+    ]  # fmt: skip
+    assert recorder.events[0].outputs[0].hash == hash_of(y)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
