@@ -175,7 +175,8 @@ class DumpTensorIO:
         - `time`, `dump_id`, `tag`, `rank`, `file`
         - `status`: "same" (bit for bit), "close" (within the tolerance), "different", "shape"
           (of another shape), "missing" (nothing was dumped), "error" (with `reason`)
-        - `shape`, `dtype`, `expected_shape`, `expected_dtype`
+        - `shape`, `dtype`, `expected_shape`, `expected_dtype`; of a DTensor the local shard's, None
+          for a tensor that has no shape, such as a nested one
         - the figures of `my_utils.tensors.compare`, the dumped tensor being its `b`: `elements`,
           `mismatches`, `max_abs`, `max_abs_index`, `max_rel`, `max_rel_index`, `cosine`,
           `sqnr_db`, `sign_differences`, `nan_disagreements`, `inf_disagreements`, `atol`, `rtol`,
@@ -189,12 +190,14 @@ class DumpTensorIO:
         options = {"atol": atol, "rtol": rtol, "equal_nan": equal_nan}
         line = self._about(tensor, dump_id, tag, rank)
         try:
-            expected = self.load(dump_id, tag, rank)
+            tensor = resolve(tensor, "tensor")  # as `dump` does
+            line["shape"] = list(tensor.shape)
+            expected = resolve(self.load(dump_id, tag, rank), "the dumped tensor")
         except FileNotFoundError:
             line["status"] = "missing"
-        except (DumpError, OSError) as error:
+        except (DumpError, OSError, TypeError) as error:
             line |= {"status": "error", "reason": str(error)}
-            self._fail(str(error))
+            self._fail(f"the comparison with {line['file']} failed: {error}")
             if self.strict:
                 raise
         else:
@@ -216,6 +219,7 @@ class DumpTensorIO:
         if expected is None:
             return {"status": "missing"}
         _check_tensor(expected)
+        actual, expected = resolve(actual, "actual"), resolve(expected, "expected")
         return _figures(actual, expected, 10, {"atol": atol, "rtol": rtol, "equal_nan": False})
 
     def write_compare_result(self, record: Mapping[str, Any], rank: int | None = None) -> None:
@@ -235,7 +239,7 @@ class DumpTensorIO:
             "rank": _rank(rank),
             "file": self.path(dump_id, tag, rank),
             "status": "",
-            "shape": list(tensor.shape),
+            "shape": _shape(tensor),
             "dtype": _dtype(tensor),
         }
 
@@ -284,6 +288,13 @@ def _check_tensor(tensor: object) -> None:
 
 def _rank(rank: int | None) -> int:
     return current_rank() if rank is None else check_rank("rank", rank)
+
+
+def _shape(tensor: torch.Tensor) -> list[int] | None:
+    try:
+        return [int(size) for size in tensor.shape]
+    except Exception:  # torch has several kinds for nested and lazy tensors
+        return None
 
 
 def _dtype(tensor: torch.Tensor) -> str:

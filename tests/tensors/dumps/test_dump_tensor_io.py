@@ -15,7 +15,7 @@ import pytest
 from my_utils.core import warnings as _warnings
 from my_utils.dump_utils import DumpError, DumpTensorIO
 
-from ...conftest import ROOT
+from ...conftest import ROOT, RunPython
 from ...support.dump_values import assert_same, tensor_bytes
 from .test_dump_tensors import DTYPES, random_tensor
 
@@ -289,12 +289,57 @@ def freed() -> Any:
         (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8), "x.int_repr()"),
         (lambda: torch.nested.nested_tensor([torch.ones(3)], layout=torch.jagged), "x.values()"),
         (freed, "its storage was freed or cut"),
+        (lambda: torch.ones(3).to_sparse(), "x.indices() and x.values()"),
+        (lambda: torch.ones(3, device="meta"), "a meta tensor has only a shape"),
+        (lambda: torch.nested.nested_tensor([torch.ones(3)]), "x.values()"),
+        (torch.nn.UninitializedParameter, "has none before the first forward"),
     ],
-    ids=["quantized", "nested", "freed"],
+    ids=["quantized", "nested", "freed", "sparse", "meta", "nested strided", "lazy"],
 )
-def test_what_has_no_elements_in_memory_says_why(tmp_path: Path, make: Any, reason: str) -> None:
+def test_what_has_no_elements_in_memory_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Any, reason: str
+) -> None:
+    _warnings.forget("tensor dump")
+    tensors = DumpTensorIO(tmp_path, compare_file=tmp_path / "r.jsonl")
+    tensors.dump(torch.ones(3), "a", "x")
+    for _ in range(2):
+        line = tensors.compare(make(), "a", "x")
+        assert line is not None and line["status"] == "error" and reason in line["reason"]
+    assert tensors.failed == 2
+    assert sum(record.name == "my_utils" for record in caplog.records) == 1
+    written = [json.loads(text) for text in (tmp_path / "r.jsonl").read_text().splitlines()]
+    assert [reason in line["reason"] for line in written] == [True, True]
+    tensors.strict = True
     with pytest.raises(DumpError, match=re.escape(reason)):
-        DumpTensorIO(tmp_path, strict=True).dump(make(), "a", "x")
+        tensors.dump(make(), "a", "x")
+    with pytest.raises(TypeError, match=re.escape(reason)):
+        tensors.compare(make(), "a", "x")
+
+
+def test_a_sharded_tensor_is_compared_with_its_own_dump(run_python: RunPython) -> None:
+    result = run_python("-c", _SHARDED)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "same [2, 3] [2, 3]\nsame\nsame\n"
+
+
+_SHARDED = """
+import torch
+from torch.distributed import device_mesh, init_process_group
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from my_utils.dump_utils import DumpTensorIO
+
+init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+mesh = device_mesh.init_device_mesh("cpu", (2,))
+local = torch.arange(6.0).reshape(2, 3)
+sharded = DTensor.from_local(local, mesh, [Shard(0)])
+tensors = DumpTensorIO("dumps", strict=True)
+tensors.dump(sharded, 1, "x")
+line = tensors.compare(sharded, 1, "x")
+print(line["status"], line["shape"], line["expected_shape"])
+print(tensors.compare(local, 1, "x")["status"])
+print(tensors.compare_tensors(tensors.load(1, "x"), sharded)["status"])
+"""
 
 
 # --- methods of others ---
