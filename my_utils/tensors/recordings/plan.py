@@ -32,7 +32,8 @@ class Slot(NamedTuple):
     local: str
 
     def current(self) -> torch.Tensor | None:
-        return self.module._parameters.get(self.local)
+        there = self.module._parameters
+        return there[self.local] if self.local in there else None  # noqa: SIM401 - torch.jit's has no get
 
 
 class Calls(Protocol):

@@ -1032,13 +1032,19 @@ def test_an_error_in_a_hook_does_not_reach_the_training(
     assert again.counts == {"hook_errors": 3} and again.events[0].error == "RuntimeError: not now"
 
 
-def test_modules_of_torch_jit_are_left_alone() -> None:
-    scripted = torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2))
+@pytest.mark.parametrize("kind", ["md5", "hash"])
+@pytest.mark.parametrize("script", [False, True])
+def test_modules_of_torch_jit_are_left_alone(script: bool, kind: str) -> None:
+    linear = nn.Linear(2, 2)
+    scripted = torch.jit.script(linear) if script else torch.jit.trace(linear, torch.ones(1, 2))
     model = nn.Sequential(scripted, nn.ReLU())
-    with ForwardTraceRecorder(model) as recorder:
+    with ForwardTraceRecorder(model, **{f"record_param_{kind}": True}) as recorder:
         expected = model(torch.ones(1, 2))
     assert expected.shape == (1, 2)
     assert {"", "1"} <= {event.module for event in recorder.events}
+    weights = {name: meta.hash for name, meta in recorder.roots[0].weights.items()}
+    oracle = md5_of if kind == "md5" else hash_of
+    assert weights == {"0.weight": oracle(linear.weight), "0.bias": oracle(linear.bias)}
 
 
 def test_lazy_modules() -> None:
