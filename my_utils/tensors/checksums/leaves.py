@@ -133,13 +133,27 @@ def on_cpu(value: Any) -> Any:
         return value
 
 
+def _elements_of(value: Any) -> Any:
+    """What tensor_hash reads of an array or a tensor. Pickling changes the byte order, so it is
+    that of this machine; of texts, bytes and dates, for which torch has no types, the bytes behind
+    dtype and shape."""
+    if is_tensor(value):
+        return on_cpu(value)
+    if not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))
+    if value.dtype.kind not in "USMm":
+        return value
+    return f"{value.dtype.str} {value.shape}\0".encode() + value.tobytes()
+
+
 def samples_of(value: Any) -> list[Any]:
     """What tensor_hash reads of each sample of an array, a tensor, a list or a tuple."""
     if is_tensor(value):
         readable = on_cpu(value)
         return [value] * len(value) if readable is value else list(readable.unbind(0))
     if is_array(value):
-        return [value[i, ...] for i in range(len(value))]  # [i] of one dimension is not an array
+        # [i] of one dimension is not an array.
+        return [_elements_of(value[i, ...]) for i in range(len(value))]
     return [whole_of(item) for item in value]
 
 
@@ -159,13 +173,13 @@ def _readable(value: Any) -> Any:
     import numpy as np
 
     if is_array(value):
-        return on_cpu(value)
+        return _elements_of(value)
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, (bytes, bytearray)):
         return value
     if isinstance(value, (bool, float, complex, np.generic)):
-        return np.asarray(value)
+        return _elements_of(np.asarray(value))
     if isinstance(value, int):
         return np.asarray(value, np.int64) if -(2**63) <= value < 2**63 else str(value).encode()
     return None

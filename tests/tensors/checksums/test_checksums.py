@@ -528,12 +528,43 @@ def test_what_cannot_be_read_is_left_alone() -> None:
         "meta": torch.ones(3, 2, device="meta"),
         "nested": torch.nested.nested_tensor([torch.ones(2)] * 3, layout=torch.jagged),
         "objects": [object()] * 3,
-        "dates": np.array(["2026-01-01"] * 3, dtype="datetime64[D]"),
+        "records": np.zeros(3, dtype=[("a", "i4"), ("b", "f8")]),
         "names": np.array(["a", None, "b"], dtype=object),
     }
     signed = ChecksumUtils.sign(batch)
     signed["x"][1] = 5
     assert found(signed) == [("x", 1, "differs")]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array(["u1", "u2", "u33"]),
+        np.array([b"u1", b"u2", b"u3"]),
+        np.array(["2026-01-01", "2026-01-02", "NaT"], dtype="datetime64[D]"),
+        np.array([1, 2, 3], dtype="timedelta64[s]"),
+        np.arange(6, dtype=">f4").reshape(3, 2),
+        np.array([["a", "b"], ["c", "d"], ["e", "f"]]).T.copy().T,
+    ],
+    ids=lambda values: str(values.dtype),
+)
+def test_arrays_of_texts_dates_and_other_byte_orders(values: Any) -> None:
+    batch: Batch = {"x": torch.ones(3, 2), "ids": values, "all": {"ids": values[:2]}}
+
+    def signed() -> Any:
+        return pickle.loads(pickle.dumps(ChecksumUtils.sign(batch)))
+
+    assert check(signed())
+    part = {k: v[1:] if k != "all" else v for k, v in signed().items()}
+    assert check(part)
+    changed = signed()
+    changed["ids"][1] = values[0]
+    changed["all"]["ids"] = changed["all"]["ids"][::-1]
+    wrong = {(key, problem) for key, _, problem in found(changed)}
+    assert wrong == {("ids", "moved"), ("all.ids", "differs")}
+    single = ChecksumUtils.sign({"id": values[0]}, batched=False)
+    single["id"] = values[1]
+    assert not check(single)
 
 
 def test_payloads_without_samples() -> None:
