@@ -21,6 +21,7 @@ import os
 import random
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -270,7 +271,8 @@ def encoded(value: Any, name: str) -> Any:
 
 def _marked(value: Any, name: str) -> Any:
     if isinstance(value, dict):
-        return {key: _marked(item, f"{name}[{key!r}]") for key, item in value.items()}
+        items = {key: _marked(item, f"{name}[{key!r}]") for key, item in value.items()}
+        return {KIND: "dict", "items": items} if KIND in value else items
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return type(value)(_marked(item, f"{name}[{i}]") for i, item in enumerate(value))
     if isinstance(value, random.Random):
@@ -303,10 +305,14 @@ def decoded(value: Any) -> Any:
         return type(value)(map(decoded, value))
     if not isinstance(value, dict):
         return value
-    make = _MAKERS.get(value.get(KIND, ""))
-    if make is not None:
-        return make(value)
-    return {key: decoded(item) for key, item in value.items()}
+    make = _MAKERS.get(str(value.get(KIND)))
+    return _dict(value) if make is None else make(value)
+
+
+def _dict(value: dict[str, Any]) -> dict[str, Any]:
+    """One that has the key `__kind__` itself is among the items of another."""
+    items = value["items"] if value.get(KIND) == "dict" else value
+    return {key: decoded(item) for key, item in items.items()}
 
 
 def _python_generator(value: dict[str, Any]) -> random.Random:
@@ -342,7 +348,7 @@ def _array(value: dict[str, Any]) -> Any:
     return numpy.frombuffer(raw, dtype).reshape(value["shape"]).copy()
 
 
-_MAKERS = {
+_MAKERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "random.Random": _python_generator,
     "torch.Generator": _torch_generator,
     "numpy.Generator": _numpy_generator,

@@ -112,6 +112,12 @@ def test_data_come_back() -> None:
     assert back["nested"] == DATA["nested"]
 
 
+def test_data_with_the_key_that_marks_kinds() -> None:
+    data = {"__kind__": "ndarray", "a": [{"__kind__": ("dict", 1), "items": {"__kind__": 2}}]}
+    ControlRandom.save_random("marked", data)
+    assert ControlRandom.load_random("marked") == data
+
+
 def test_generators_among_the_data() -> None:
     generators = {
         "python": random.Random(3),
