@@ -698,7 +698,7 @@ class Encoded(torch.nn.Module):
         self.w = torch.nn.Parameter(torch.ones(4))
         self.detach = detach
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         y = self.enc(x)
         self.side(x)
         return ((y.detach() if self.detach else y) * self.w).sum()
@@ -761,7 +761,7 @@ class TestWhatOneRunLacks:
         from torch.utils.checkpoint import checkpoint
 
         class Checkpointed(Encoded):
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
+            def forward(self, x: torch.Tensor) -> Any:
                 y = checkpoint(self.enc, x, use_reentrant=True)
                 self.side(x)
                 return (y * self.w).sum()
