@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ...core.running_frames import is_running
 from ...core.warnings import warn_once
 from .metadata import MetadataCollector, Wanted
 from .nesting import Nested, nested
@@ -62,17 +63,10 @@ def _caller_of_hook() -> FrameType:
     return frame
 
 
-def _end_the_interrupted(stack: list[_Frame], caller: FrameType) -> None:
+def _end_the_interrupted(stack: list[_Frame]) -> None:
     """torch calls no hook after what is not an Exception, such as a Ctrl-C: takes calls off the
-    stack that are not among the callers of this hook. They stay "open"."""
-    callers = set()
-    frame: FrameType | None = caller
-    while frame is not None and stack:
-        if frame is stack[-1].python:
-            return
-        callers.add(frame)
-        frame = frame.f_back
-    while stack and stack[-1].python not in callers:
+    stack that run no more. They stay "open"."""
+    while stack and not is_running(stack[-1].python):
         stack.pop()
 
 
@@ -136,7 +130,7 @@ class Calls:
     def _enter(self, plan: Plan) -> _Frame:
         stack = self._thread.stack
         caller = _caller_of_hook()
-        _end_the_interrupted(stack, caller)
+        _end_the_interrupted(stack)
         recompute = _backward_number() != -1
         phase = "recompute" if recompute else "forward"
         root = stack[-1].root if stack else self._begin_root(plan, phase)
@@ -186,7 +180,7 @@ class Calls:
     def _leave(self, plan: Plan) -> _Frame | None:
         """None for a call that began before the hooks were there."""
         stack = self._thread.stack
-        _end_the_interrupted(stack, _caller_of_hook())
+        _end_the_interrupted(stack)
         return stack.pop() if stack and stack[-1].plan is plan else None
 
     def _end_root(self, frame: _Frame) -> None:
