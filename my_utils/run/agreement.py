@@ -23,7 +23,7 @@ from ..core.store import default_store
 from ..core.trusted_open import is_own_folder, open_without_waiting, own_temporary_folder
 from ..core.warnings import warn_once
 from .environment import DIR, ID, REPORT
-from .folder import RUNS, drop_if_empty, reserve_somewhere
+from .folder import RUNS, reserve_somewhere
 
 _KEY = "my_utils/run"
 _NOTE_BYTES_MAX = 16384
@@ -98,8 +98,9 @@ def agree(world_size: int, propose: Callable[[], Place]) -> Place:
     if note is not None and noted != (place or proposal):
         claimed = _claim_note(note, place or proposal)
         place = place or claimed
-    if place is not None and place.folder != proposal.folder:
-        drop_if_empty(proposal.folder)
+    if place is not None and place.folder != proposal.folder and proposal != given_place():
+        with contextlib.suppress(OSError):  # others of this host may have written there
+            proposal.folder.rmdir()
     return place or proposal
 
 

@@ -24,7 +24,9 @@ from .environment import DIR, ID, REPORT, SITE_FOLDER, is_on, mark_process_tree,
 from .folder import (
     RUNS,
     drop_if_empty,
+    has_foreign_run_file,
     held_by,
+    make,
     name_of_run,
     note_status,
     reserve_somewhere,
@@ -232,14 +234,8 @@ def _arm(options: _Options) -> None:
     from .attach import auto, prints_verdict
 
     if options.output is not None and given_place() is None:
-        try:
-            folder = Path(options.output).absolute()
-            # Other ranks of this launch, and attempts before it, may have begun to write.
-            file = held_by(folder, launcher_began_s())
-        except OSError as error:
-            _refuse(f"cannot write to {options.output}: {error.strerror}")
-        if file is not None:
-            _refuse_folder(options.output, file)
+        # Other ranks of this launch, and attempts before it, may have begun to write.
+        folder = _free_folder(options.output, launcher_began_s())
         mark_process_tree(folder, uuid.uuid4().hex)
     if not options.gpu_times:
         os.environ.update(reach({}, gpu_times=False))
@@ -253,11 +249,11 @@ def _arm(options: _Options) -> None:
 def _run_below(options: _Options, program: _Program) -> int:
     command = program.command()
     try:
-        place = _place(options, command)
+        place, made = _place(options, command)
     except OSError as error:
         print_lines([f"my_utils run: nothing is recorded: {_no_folder(error)}"])
         return _replace_process(command)
-    return end_as(_record(options, command, place, _script_of(program)))
+    return end_as(_record(options, command, place, _script_of(program), made=made))
 
 
 def _no_folder(error: OSError) -> str:
@@ -268,8 +264,11 @@ def _script_of(program: _Program) -> str | None:
     return None if program.form == "command" else program.words[0]
 
 
-def _record(options: _Options, command: Sequence[str], place: Place, script: str | None) -> int:
-    """Runs the command as a child, and says how it went. Its status, -n where signal n ended it."""
+def _record(
+    options: _Options, command: Sequence[str], place: Place, script: str | None, *, made: bool
+) -> int:
+    """Runs the command as a child, and says how it went. Its status, -n where signal n ended it.
+    made: by this run, which removes its folder if nothing was recorded."""
     with _report_file() as report:
         environment = reach(os.environ, gpu_times=options.gpu_times)
         environment.update({DIR: str(place.folder), ID: place.run_id, REPORT: str(report or "")})
@@ -292,7 +291,7 @@ def _record(options: _Options, command: Sequence[str], place: Place, script: str
             if report is not None and not options.quiet:
                 _close(reported)
         finally:
-            drop_if_empty(place.folder)
+            drop_if_empty(place.folder, place.run_id, made=made)
     return status
 
 
@@ -307,37 +306,46 @@ def _run_against(options: _Options, program: _Program, other: _Program) -> int:
     commands = {side: each.command() for side, each in programs.items()}
     scripts = {tuple(each.command()): _script_of(each) for each in programs.values()}
     try:
-        whole = _place(options, commands["A"])
+        whole, _ = _place(options, commands["A"])
     except OSError as error:
         _refuse(_no_folder(error))
 
     def record(command: Sequence[str], folder: Path) -> int:
         alone = options._replace(output=str(folder), quiet=True)
-        return _record(alone, command, _place(alone, command), scripts[tuple(command)])
+        place, made = _place(alone, command)
+        return _record(alone, command, place, scripts[tuple(command)], made=made)
 
     return end_as(run_in_turns(whole.folder, commands, options.repeat, record, quiet=options.quiet))
 
 
-def _place(options: _Options, command: Sequence[str]) -> Place:
+def _place(options: _Options, command: Sequence[str]) -> tuple[Place, bool]:
+    """Where the run writes, and whether its folder is new. OSError if no folder can be made."""
     run_id = uuid.uuid4().hex
     if options.output is None:
         folder, reason = reserve_somewhere(name_of_run(command))
         if reason:
             print_lines([f"my_utils run: cannot write to {RUNS} ({reason}): files go to {folder}"])
-        return Place(folder, run_id)
+        return Place(folder, run_id), True
+    folder = _free_folder(options.output)
     try:
-        folder = Path(options.output).absolute()
-        file = held_by(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        return Place(folder, run_id), make(folder)
     except OSError as error:
         _refuse(f"cannot write to {options.output}: {error.strerror}")
+
+
+def _free_folder(output: str, before_s: float | None = None) -> Path:
+    """The folder that the user has chosen; refused if it has files of another run, or a run.json
+    that is not of a run. before_s: as for `held_by`."""
+    folder = Path(output).absolute()
+    try:
+        file, foreign = held_by(folder, before_s), has_foreign_run_file(folder)
+    except OSError as error:
+        _refuse(f"cannot write to {output}: {error.strerror}")
     if file is not None:
-        _refuse_folder(options.output, file)
-    return Place(folder, run_id)
-
-
-def _refuse_folder(folder: str, file: str) -> NoReturn:
-    _refuse(f"{folder} holds another run ({file}); -o takes a folder without one")
+        _refuse(f"{output} holds another run ({file}); -o takes a folder without one")
+    if foreign:
+        _refuse(f"{output} holds a run.json that is not of a run; a run would replace it")
+    return folder
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ LATEST = "latest"
 RUN_FILE = "run.json"
 RUN_FILE_BYTES_MAX = 1 << 20
 
+_OF_EACH_RUN = {"version", "script", "command", "started", "run_id"}
 _OF_THE_LAST_ATTEMPT = {"world_size", "torch", "moved_to"}
 _OF_A_REQUEST = ("my_utils.control.json", ".my_utils.control.json.lock")  # for a capture
 _NAME_BYTES_MAX = 80
@@ -62,6 +63,17 @@ def reserve(runs: Path, name: str, now_s: float | None = None) -> Path:
             turn += 1
 
 
+def make(folder: Path) -> bool:
+    """Makes a folder, with those above it; False if it was there. OSError if it cannot."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return False
+    return True
+
+
 def reserve_somewhere(name: str) -> tuple[Path, str]:
     """The folder of a new run in `logs`, and ""; where that cannot be made, one in the folder for
     temporary files, and the reason. OSError if neither can be made."""
@@ -85,6 +97,16 @@ def held_by(folder: Path, before_s: float | None = None) -> str | None:
             if counts and FILE_OF_A_RUN.fullmatch(entry.name):
                 return entry.name
     return None
+
+
+def has_foreign_run_file(folder: Path) -> bool:
+    """Whether there is a run.json that no run has written. OSError if it cannot be read."""
+    try:
+        return not read_run_file(folder).keys() >= _OF_EACH_RUN
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
 
 
 def point_latest(folder: Path) -> None:
@@ -111,9 +133,10 @@ def write_run_file(folder: Path, about: Mapping[str, object]) -> None:
 
 def read_run_file(folder: Path) -> dict[str, Any]:
     """What run.json says. OSError if it cannot be read, ValueError where it is damaged."""
+    data, _ = read_whole(folder / RUN_FILE, RUN_FILE_BYTES_MAX, "a run's file")
     from ..core.checked_json import object_of  # a training reads it once, at its end
 
-    return object_of(read_whole(folder / RUN_FILE, RUN_FILE_BYTES_MAX, "a run's file")[0])
+    return object_of(data)
 
 
 def complete_run_file(folder: Path, about: Mapping[str, object], *, leads: bool) -> None:
@@ -132,6 +155,8 @@ def note_status(folder: Path, status: int, of_ranks: Mapping[int, int]) -> None:
     """Adds to run.json how the command and those of its ranks that failed have ended: exit
     statuses, -n where signal n ended it."""
     with contextlib.suppress(OSError, TypeError, ValueError):
+        if has_foreign_run_file(folder):
+            return
         known = {**read_run_file(folder), "exit_status": status}
         if of_ranks:
             ranks = {str(rank): of_ranks[rank] for rank in sorted(of_ranks)}
@@ -139,11 +164,16 @@ def note_status(folder: Path, status: int, of_ranks: Mapping[int, int]) -> None:
         write_run_file(folder, known)
 
 
-def drop_if_empty(folder: Path) -> None:
-    """Removes a folder in which nothing was recorded, with its run.json and requests."""
-    with contextlib.suppress(OSError):
+def drop_if_empty(folder: Path, run_id: str, *, made: bool) -> None:
+    """Takes back what a run has put into a folder in which nothing was recorded: its run.json and
+    requests, and the folder itself if the run has made it."""
+    with contextlib.suppress(OSError, ValueError):
         names = set(os.listdir(folder))
-        if names <= {RUN_FILE, *_OF_A_REQUEST}:
-            for name in names:
-                os.unlink(folder / name)
+        if not names <= {RUN_FILE, *_OF_A_REQUEST}:
+            return
+        if RUN_FILE in names and read_run_file(folder).get("run_id") != run_id:
+            return
+        for name in names:
+            os.unlink(folder / name)
+        if made:
             os.rmdir(folder)

@@ -63,7 +63,6 @@ def test_runs_of_one_second_are_apart(tmp_path: Path) -> None:
         ("rank_0.12.34.journal-ref", True),
         ("rank_7.heartbeat.json", True),
         ("notes.txt", False),
-        ("run.json", False),
     ],
 )
 def test_a_folder_of_another_run_is_refused_by_name(
@@ -81,6 +80,53 @@ def test_a_folder_of_another_run_is_refused_by_name(
         )
     else:
         assert (done.returncode, done.stdout) == (0, "ran\n")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"my": "sweep config"}', "[]", "", '{"version": 1, "run_id": "a"}']
+)
+@pytest.mark.parametrize("rank", [{}, {"RANK": "0", "WORLD_SIZE": "2"}])
+def test_a_run_json_of_the_user_is_refused(
+    run_python: RunPython, tmp_path: Path, text: str, rank: dict[str, str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "run.json").write_text(text)
+    (tmp_path / "train.py").write_text("print('ran')")
+    done = run_python("-m", "my_utils.run", "-o", "mine", "train.py", env=rank)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "my_utils run: error: mine holds a run.json that is not of a run; a run would replace it\n"
+    )
+    assert (tmp_path / "mine" / "run.json").read_text() == text
+
+
+def test_a_folder_of_the_user_stays_where_nothing_was_recorded(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "train.py").write_text("import os; print(os.listdir('mine'), os.path.isdir('new'))")
+    for _ in range(2):
+        done = run_python("-m", "my_utils.run", "--quiet", "-o", "mine", "train.py")
+        assert (done.stdout, done.stderr) == ("['run.json'] False\n", "")
+        assert os.listdir(tmp_path / "mine") == []
+    done = run_python("-m", "my_utils.run", "--quiet", "-o", "new", "train.py")
+    assert (done.stdout, (tmp_path / "new").exists()) == ("[] True\n", False)
+
+
+def test_only_the_run_json_of_this_run_is_taken_back(run_python: RunPython, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("open('new/run.json', 'w').write('{\"my\": \"config\"}')")
+    done = run_python("-m", "my_utils.run", "--quiet", "-o", "new", "train.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "new" / "run.json").read_text() == '{"my": "config"}'
+
+
+def test_what_a_killed_run_left_is_no_hindrance(run_python: RunPython, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os; os.kill(os.getppid(), 9)")
+    assert run_python("-m", "my_utils.run", "-o", "new", "train.py").returncode == -9
+    assert os.listdir(tmp_path / "new") == ["run.json"]
+    (tmp_path / "train.py").write_text("print('ran')")
+    done = run_python("-m", "my_utils.run", "--quiet", "-o", "new", "train.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
 
 
 @pytest.mark.parametrize("age_s", [0, 86_400])
