@@ -72,7 +72,8 @@ def hung_after_s() -> float:
 def reach(environment: Mapping[str, str], *, gpu_times: bool = True) -> dict[str, str]:
     """The environment of processes that must be reached: a copy of `environment`, completed."""
     reached = dict(environment)
-    before = [entry for entry in reached.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    path = reached.get("PYTHONPATH", "")
+    before = path.split(os.pathsep) if path else []  # an empty entry is the working directory
     others = [entry for entry in before if entry != SITE_FOLDER]
     reached["PYTHONPATH"] = os.pathsep.join([SITE_FOLDER, *others])
     reached[PACKAGE] = str(_HERE.parent.parent)

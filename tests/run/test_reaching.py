@@ -47,6 +47,21 @@ def test_it_imports_nothing(run_python: RunPython, tmp_path: Path) -> None:
 
 
 @pytest.mark.no_torch
+@pytest.mark.parametrize("path", [f":{ROOT}", f"{ROOT}:", f"/x::{ROOT}:", str(ROOT)])
+@pytest.mark.parametrize("off", ["1", "0"])
+def test_the_script_finds_what_it_found(
+    run_python: RunPython, tmp_path: Path, path: str, off: str
+) -> None:
+    """An empty entry means the working directory."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(STATE)
+    settings = {"PYTHONPATH": path, "MY_UTILS_RUN": off}
+    bare = json.loads(run_python("src/train.py", env=settings).stdout)
+    done = run_python("-m", "my_utils.run", "--quiet", "src/train.py", env=settings)
+    assert json.loads(done.stdout)["path"] == bare["path"]
+
+
+@pytest.mark.no_torch
 @pytest.mark.parametrize("off", ["0", "off", "no", "False", ""])
 def test_off(run_python: RunPython, tmp_path: Path, off: str) -> None:
     bare = run_python("-c", STATE)
