@@ -38,7 +38,9 @@ class Child:
         self._ended = False
         self._install()
         try:
-            self._process = subprocess.Popen(list(command), env=dict(environment))
+            # The command gets the descriptors that this process has inherited, as from a shell;
+            # Python's own are closed by exec.
+            self._process = subprocess.Popen(list(command), env=dict(environment), close_fds=False)
         except BaseException:
             self._restore()
             raise

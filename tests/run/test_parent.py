@@ -47,6 +47,28 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
+def test_the_command_has_the_descriptors_of_its_caller(tmp_path: Path) -> None:
+    """As bash passes those of `my_utils run train.py <(zcat data.gz)`."""
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "print(os.read(int(sys.argv[1]), 9), sorted(map(int, os.listdir('/proc/self/fd'))))"
+    )
+    reader, writer = os.pipe()
+
+    def output(*words: str) -> str:
+        os.write(writer, b"hello\n")
+        return subprocess.run(
+            [*words, "train.py", str(reader)], cwd=tmp_path, env=environment(),
+            pass_fds=[reader], stdout=subprocess.PIPE, text=True, check=True,
+        ).stdout  # fmt: skip
+
+    bare = output(sys.executable)
+    assert "hello" in bare
+    assert output(*command("--quiet")) == bare
+    os.close(reader)
+    os.close(writer)
+
+
 @pytest.mark.parametrize("status", [0, 1, 3, 255])
 def test_it_ends_with_the_status_of_the_script(
     run_python: RunPython, tmp_path: Path, status: int
