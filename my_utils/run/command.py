@@ -33,6 +33,7 @@ from .folder import (
     write_run_file,
 )
 from .parent import Child, cannot_run, end_as
+from .python_options import options_for_script
 from .report_file import Reported, read_reports
 
 _USAGE = """\
@@ -73,7 +74,8 @@ class _Program(NamedTuple):
     def command(self) -> list[str]:
         if self.form == "command":
             return self.words
-        return [sys.executable, *(["-m"] if self.form == "module" else []), *self.words]
+        options = options_for_script(sys.orig_argv)
+        return [sys.executable, *options, *(["-m"] if self.form == "module" else []), *self.words]
 
 
 class _Options(NamedTuple):

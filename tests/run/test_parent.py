@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import sysconfig
 import termios
 from pathlib import Path
 
@@ -67,6 +68,40 @@ def test_the_command_has_the_descriptors_of_its_caller(tmp_path: Path) -> None:
     assert output(*command("--quiet")) == bare
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["-O -u -X faulthandler -W error", "-OOuXutf8 -Wignore -b", "-sP -B",
+     "--check-hash-based-pycs always -v", ""],
+)  # fmt: skip
+def test_options_of_python_are_the_scripts(
+    run_python: RunPython, tmp_path: Path, options: str
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import _imp, sys\n"
+        "print(sys.flags, sys._xoptions, sys.warnoptions, sys.stdout.write_through,"
+        " _imp.check_hash_based_pycs, sys.argv)"
+    )
+    for form in (["train.py"], ["-m", "train"]):
+        bare = run_python(*options.split(), *form, "-O")
+        done = run_python(*options.split(), "-m", "my_utils", "run", "--quiet", *form, "-O")
+        assert (done.returncode, done.stdout) == (bare.returncode, bare.stdout)
+    command = ["--", sys.executable, "train.py", "-O"]
+    done = run_python(*options.split(), "-m", "my_utils", "run", "--quiet", *command)
+    assert done.stdout == run_python("train.py", "-O").stdout
+
+
+@pytest.mark.parametrize("option", ["-E", "-S"])
+def test_options_that_would_keep_the_recording_out_are_left_off(
+    run_python: RunPython, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "train.py").write_text("print('ran')")
+    words = ["-m", "my_utils.run", "-o", str(tmp_path / "out"), str(tmp_path / "train.py")]
+    path = os.pathsep.join([str(ROOT), sysconfig.get_path("platlib")])  # -S finds no other
+    done = run_python(option, *words, cwd=ROOT, env={"PYTHONPATH": path})
+    assert done.stdout == "ran\n"
+    assert "a Python process ran without importing torch" in done.stderr
 
 
 @pytest.mark.parametrize("status", [0, 1, 3, 255])
