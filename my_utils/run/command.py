@@ -281,10 +281,11 @@ def _record(
             if options.capture is not None:
                 _ask_for_capture(place, options.capture)
             try:
-                with Child(command, environment) as child:
-                    status = child.wait()
+                child = Child(command, environment)
             except OSError as error:
                 return cannot_run(command, error)
+            with child:
+                status = child.wait()
             reported = Reported()
             if report is not None:
                 with contextlib.suppress(OSError):

@@ -28,7 +28,8 @@ class Child:
             child.wait()
 
     Meanwhile signals reach the command and not this process. A signal that this process ignores,
-    as in `nohup`, the command ignores, too, and it is left so. Main thread only.
+    as in `nohup`, the command ignores, too, and it is left so. OSError if the command cannot be
+    started. Main thread only.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -38,9 +39,12 @@ class Child:
         self._ended = False
         self._install()
         try:
-            # The command gets the descriptors that this process has inherited, as from a shell;
-            # Python's own are closed by exec.
-            self._process = subprocess.Popen(list(command), env=dict(environment), close_fds=False)
+            self._process = subprocess.Popen(
+                list(command),
+                env=dict(environment),
+                close_fds=False,  # the caller's are for the command; exec closes Python's own
+                preexec_fn=_ignore_children if signal.SIGCHLD in self._before else None,
+            )
         except BaseException:
             self._restore()
             raise
@@ -74,6 +78,8 @@ class Child:
         for number, handler in handlers.items():
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, handler)
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # the system would drop the status
+            self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
@@ -94,6 +100,10 @@ class Child:
         if self._process is not None and not self._ended:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self._process.pid, number)
+
+
+def _ignore_children() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def _is_in_foreground() -> bool:

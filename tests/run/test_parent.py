@@ -193,6 +193,16 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     assert done.stdout == "True\n"
 
 
+def test_the_status_is_known_where_children_are_ignored(tmp_path: Path) -> None:
+    program = "import signal; print(signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN); exit(7)"
+    (tmp_path / "train.py").write_text(program)
+    done = subprocess.run(
+        command("--quiet", "train.py"), cwd=tmp_path, env=environment(), capture_output=True,
+        text=True, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN), check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (7, "True\n", "")
+
+
 def test_the_script_has_the_default_handlers(run_python: RunPython, tmp_path: Path) -> None:
     program = (
         "import signal\n"
