@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections import UserDict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,11 +18,14 @@ from . import names
 _TOKENS = ("input_ids", "tokens", "input_tokens")
 _WHOLE = frozenset((torch.int64, torch.int32))
 _DEPTH = 3
+_PAIR = slice(2)  # inputs and labels
+_VALUES = 8
 _KNOWN_MAX = 256  # iterators and datasets
 
 
 def batch_size(batch: Any) -> tuple[int, int]:
-    """(samples, tokens) of a batch; 0 if it does not show. Reads shapes only, never values.
+    """(samples, tokens) of a batch; 0 if it does not show. Reads shapes only, never values,
+    and calls no code of the batch's own class.
 
     The samples are the first dimension of the first tensor. A whole-number tensor of two dimensions
     holds tokens.
@@ -46,23 +52,40 @@ def _first_tensor(batch: Any, depth: int) -> torch.Tensor | None:
         return found
     if not depth:
         return None
-    parts: Any = ()
-    if kind is list or issubclass(kind, tuple):
-        parts = batch[:2]
-    elif issubclass(kind, Mapping):
-        parts = _values(batch)
-    for part in parts:
+    for part in _parts(batch, kind):
         tensor = _first_tensor(part, depth - 1)
         if tensor is not None:
             return tensor
     return None
 
 
-def _values(batch: Mapping[Any, Any]) -> list[Any]:
+def _parts(batch: Any, kind: type) -> Sequence[Any]:
+    if kind is list:
+        return batch[_PAIR]  # type: ignore[no-any-return]
+    if issubclass(kind, tuple):
+        return tuple.__getitem__(batch, _PAIR)
+    held = _held(batch, kind)
+    if held is None:
+        return ()
     for name in _TOKENS:
-        if name in batch:
-            return [batch[name]]
-    return list(batch.values())[:8]
+        if (tokens := dict.get(held, name)) is not None:
+            return (tokens,)
+    return tuple(itertools.islice(dict.values(held), _VALUES))
+
+
+def _held(batch: Any, kind: type) -> dict[Any, Any] | None:
+    """The dict in which a mapping holds its values. None of any other mapping: it may compute them
+    when it is asked, with random numbers, for example."""
+    if issubclass(kind, dict):
+        return batch  # type: ignore[no-any-return]
+    if UserDict in kind.__mro__:  # as transformers' BatchEncoding is
+        name = "data"
+    elif kind is getattr(sys.modules.get("tensordict"), "TensorDict", None):
+        name = "_tensordict"
+    else:
+        return None
+    held = object.__getattribute__(batch, "__dict__").get(name)
+    return held if issubclass(type(held), dict) else None
 
 
 class LoaderUses:
