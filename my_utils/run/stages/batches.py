@@ -38,6 +38,8 @@ def batch_size(batch: Any) -> tuple[int, int]:
     tensor = _first_tensor(batch, _DEPTH)
     if tensor is None:
         return 0, 0
+    if tensor.is_nested:  # its other sizes differ
+        return tensor.size(0), 0
     shape = tensor.shape
     if not shape:
         return 0, 0

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...core.ranges import as_ranges, ranges_text
+from .roots import held, parts
 
 Meeting = tuple[str, str, str]
 """(stage, kind, members), as in the row `my_utils.sync`."""
@@ -71,6 +72,12 @@ def is_member(group: Any = None) -> bool:
         return False
 
 
+def _has_buffers(module: Any) -> bool:
+    return any(
+        buffer is not None for part in parts(module) for buffer in held(part, "_buffers").values()
+    )
+
+
 def _of_fsdp2(module: Any) -> list[Meeting]:
     try:
         mesh = module._get_fsdp_state()._fsdp_param_group.mesh_info.mesh
@@ -89,7 +96,7 @@ def meetings(modules: list[Any]) -> list[Meeting]:
     for module in ddp_models(modules):
         members = group_ranks(module.process_group)
         found.append(("backward", "ddp", members))
-        if getattr(module, "broadcast_buffers", False) and any(True for _ in module.buffers()):
+        if getattr(module, "broadcast_buffers", False) and _has_buffers(module):
             found.append(("forward", "ddp", members))
     for module in _fsdp(modules):
         members = group_ranks(getattr(module, "process_group", None))
@@ -127,7 +134,7 @@ def device_kind(modules: Iterable[Any]) -> str:
     kinds = {
         parameter.device.type
         for module in modules
-        for parameter in vars(module)["_parameters"].values()
+        for parameter in held(module, "_parameters").values()
         if parameter is not None
     }
     return next(iter(sorted(kinds - {"cpu", "meta"})), "cpu")

@@ -251,10 +251,22 @@ class Recorder(Listener):
             workers = getattr(iterator, "_workers", None)
             if workers is not self._workers:
                 self._watch_workers(workers)
+            self._add_batch(batch)
+        except Exception as error:
+            self._step_aside(error)
+
+    def _add_batch(self, batch: object) -> None:
+        try:
             if not self.stages.add_batch(batch):
                 self.stages.add_samples(*batch_size(batch))
         except Exception as error:
-            self._step_aside(error)
+            if _is_of_a_signal(error):
+                raise
+            warn_once(
+                "run_batch_size",
+                f"batches whose size cannot be read are not counted ({type(error).__name__}: "
+                f"{error})",
+            )
 
     def _watch_workers(self, workers: list[Any] | None) -> None:
         """The processes of the loader's iterator are these; None: it loads in this one."""

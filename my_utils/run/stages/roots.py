@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.compiler import is_compiling
+
+from ...core.warnings import warn_once
 
 DEEPEST = 3
 
@@ -37,20 +39,42 @@ def find_parameter() -> torch.Tensor | None:
     return None
 
 
+def held(module: nn.Module, name: str) -> Mapping[str, Any]:
+    """`_modules`, `_parameters` or `_buffers` of a module, empty where it has none. Asks no method
+    or property, as models have their own."""
+    shell = vars(module)
+    return vars(shell.get("_actual_script_module", module)).get(name, {})  # of torch.jit.trace
+
+
 def _children(module: nn.Module) -> Iterator[nn.Module]:
-    children: dict[str, nn.Module | None] = vars(module)["_modules"]
-    return (child for child in children.values() if child is not None)
+    return (child for child in held(module, "_modules").values() if child is not None)
+
+
+def parts(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and all below it, each once."""
+    found: dict[int, nn.Module] = {}
+    rest = [module]
+    while rest:
+        part = rest.pop()
+        if id(part) not in found:
+            found[id(part)] = part
+            yield part
+            rest += _children(part)
 
 
 def _trains(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in nn.Module.parameters(module))
+    return any(
+        parameter is not None and parameter.requires_grad
+        for part in parts(module)
+        for parameter in held(part, "_parameters").values()
+    )
 
 
 def _wrapped(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
     """What DDP and its like wrap as `module`, which scripts call themselves to evaluate."""
     for module in modules:
-        inner = vars(module)["_modules"].get("module")
-        if inner is not None and not vars(module)["_parameters"]:
+        inner = held(module, "_modules").get("module")
+        if inner is not None and not held(module, "_parameters"):
             yield inner
             yield from _wrapped([inner])
 
@@ -87,8 +111,8 @@ class Roots:
         kept = (reference() for reference in self._frozen)
         modules = {id(module): module for module in kept if module is not None}
         modules |= {id(module): module for module in find_modules()}
-        parts = {id(child) for module in modules.values() for child in _children(module)}
-        level = [m for m in modules.values() if id(m) not in parts and _trains(m)]
+        inner = {id(child) for module in modules.values() for child in _children(module)}
+        level = [m for m in modules.values() if id(m) not in inner and _trains(m)]
         for _ in range(self.level):
             level = [child for module in level for child in _children(module) if _trains(child)]
         self._patch(type(module) for module in [*level, *_wrapped(level)])
@@ -108,8 +132,15 @@ class Roots:
                 own = vars(kind).get("__call__")
                 call = _inherited_call(kind, self._begin, self._end) if own is None else (
                     _own_call(own, self._begin, self._end))  # fmt: skip
-                kind.__call__ = call
-                self._own[kind] = own, call
+                try:
+                    kind.__call__ = call
+                except (AttributeError, TypeError) as error:  # its metaclass forbids that
+                    warn_once(
+                        f"run_calls:{kind.__qualname__}",
+                        f"the calls of {kind.__qualname__} are not recorded: {error}",
+                    )
+                else:
+                    self._own[kind] = own, call
 
     def restore(self) -> None:
         """Gives all classes back the `__call__` that they had."""
