@@ -34,6 +34,24 @@ class Parameters(Net):
 class NotWhole(Net):
     pass
 
+class Partial(Net):
+    __call__ = functools.partialmethod(nn.Module.__call__, scale=2)
+
+class Static(Net):
+    __call__ = staticmethod(lambda x: nets[1].forward(x))
+
+class Class(Net):
+    __call__ = classmethod(lambda kind, x: nets[2].forward(x))
+
+class Callable:
+    def __call__(self, x): return nets[3].forward(x)
+
+class Plain(Net):
+    __call__ = Callable()
+
+class Property(Net):
+    __call__ = property(lambda self: self.forward)
+
 class Meta(type):
     def __setattr__(self, name, value): raise AttributeError(f"frozen: {name}")
 
@@ -77,6 +95,11 @@ def forwards(run_python: RunPython, folder: Path, kinds: str, said: str = "") ->
 def test_own_ways_to_list_what_is_in_them(run_python: RunPython, tmp_path: Path) -> None:
     kinds = "[Net, NamedParameters, NamedModules, Parameters]"
     assert forwards(run_python, tmp_path, kinds) == 4
+
+
+@pytest.mark.slow
+def test_a_call_that_is_not_a_function(run_python: RunPython, tmp_path: Path) -> None:
+    assert forwards(run_python, tmp_path, "[Partial, Static, Class, Plain, Property]") == 5
 
 
 @pytest.mark.slow

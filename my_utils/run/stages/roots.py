@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -169,13 +170,28 @@ def _inherited_call(kind: Any, begin: Begin, end: End) -> Any:
 
 
 def _own_call(own: Any, begin: Begin, end: End) -> Any:
+    call = own if isinstance(own, FunctionType) else _bound_first(own)
+
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling() or not begin():
-            return own(self, *args, **kwargs)
+            return call(self, *args, **kwargs)
         try:
-            return own(self, *args, **kwargs)
+            return call(self, *args, **kwargs)
         finally:
             end()
 
     __call__.__wrapped__ = own  # type: ignore[attr-defined]
     return __call__
+
+
+def _bound_first(own: Any) -> Any:
+    """Calls what a class has as its `__call__` as Python does: a static method or a partial one is
+    given the module otherwise than a function is, and an object without `__get__` is not given
+    it."""
+    bind = getattr(type(own), "__get__", None)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = own if bind is None else bind(own, self, type(self))
+        return bound(*args, **kwargs)
+
+    return call
