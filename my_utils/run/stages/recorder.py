@@ -260,7 +260,7 @@ class Recorder(Listener):
             if not self.stages.add_batch(batch):
                 self.stages.add_samples(*batch_size(batch))
         except Exception as error:
-            if _is_of_a_signal(error):
+            if is_of_a_signal(error):
                 raise
             warn_once(
                 "run_batch_size",
