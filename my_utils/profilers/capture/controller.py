@@ -123,7 +123,7 @@ class CaptureController(_core.CaptureWindows):
         }
     )
     def __init__(self, backend: CaptureBackend, logger: logging.Logger | None = None) -> None:
-        self.backend = check_backend("backend", backend)
+        self.backend: CaptureBackend = check_backend("backend", backend)
         self.logger = _package_logger if logger is None else logger
         self.outcomes: dict[str, str] = {}
         self._specs: dict[str, CaptureSpec] = {}

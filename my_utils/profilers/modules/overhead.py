@@ -40,7 +40,7 @@ class _Nothing(torch.nn.Module):
 def measure_overhead(backward: bool, use_cuda: bool) -> Overhead:
     """Takes a few milliseconds. Nothing is measured while torch has global hooks of modules: they
     are the program's, and would be called."""
-    if torch_module._has_any_global_hook():  # type: ignore[no-untyped-call]
+    if torch_module._has_any_global_hook():
         return Overhead()
     try:
         return _measured(backward, use_cuda)

@@ -743,7 +743,7 @@ def test_a_measurement_of_the_cost_that_fails(caplog: pytest.LogCaptureFixture) 
     profiler = ModuleProfiler(nn.Linear(2, 2), backward=True)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            with Refuses():
+            with Refuses():  # type: ignore[no-untyped-call]
                 profiler.start()
             profiler.model(torch.ones(1, 2))
             profiler.stop()

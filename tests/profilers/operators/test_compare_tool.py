@@ -266,9 +266,8 @@ def test_wrong_arguments_are_named(given: Any, error: type[Exception]) -> None:
 
 def test_numbers_that_stand_for_bools() -> None:
     numpy = pytest.importorskip("numpy")
-    tool = CompareWithCPU(
-        enabled=numpy.bool_(True), dump_error_data=numpy.int64(0), verbose=0, check_stride=1
-    )
+    given: dict[str, Any] = {"enabled": numpy.bool_(True), "dump_error_data": numpy.int64(0)}
+    tool = CompareWithCPU(**given, verbose=0, check_stride=1)  # type: ignore[arg-type]
     assert (tool.enabled, tool.dump_error_data, tool.verbose) == (True, False, False)
 
 

@@ -107,7 +107,7 @@ def ctc(scores: torch.Tensor) -> None:
     lengths = torch.tensor([10, 10])
     targets = torch.tensor([[1, 2], [2, 3]])
     loss = nn.functional.ctc_loss(scores, targets, lengths, torch.tensor([2, 2]))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
 
 
 @pytest.mark.parametrize("dump", [True, False])

@@ -138,7 +138,7 @@ def test_bounds_and_arguments() -> None:
         OpRecorder(max_events=0)
     for given in ({"name": 5}, {"stats": "no"}, {"record_inputs": "no"}):
         with pytest.raises(TypeError, match=next(iter(given))):
-            OpRecorder(**given)  # type: ignore[arg-type]
+            OpRecorder(**given)
 
 
 def test_scratch_of_a_kernel_is_not_recorded(tmp_path: Path) -> None:

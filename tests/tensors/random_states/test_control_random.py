@@ -149,9 +149,9 @@ def test_save_in_one_run_and_load_in_the_other() -> None:
     other = torch.randn(5)
     back = ControlRandom.deal_with_random(False, "noise", other)
     assert torch.equal(back, noise)
-    assert torch.equal(ControlRandom.deal_with_random(0, "noise"), noise)
+    assert torch.equal(ControlRandom.deal_with_random(0, "noise"), noise)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="save must be a bool, not 'no'"):
-        ControlRandom.deal_with_random("no", "noise", other)
+        ControlRandom.deal_with_random("no", "noise", other)  # type: ignore[arg-type]
 
 
 def test_ranks_have_files_of_their_own(folder: Path) -> None:
