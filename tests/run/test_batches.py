@@ -60,16 +60,16 @@ class Lazy(Mapping[str, Any]):
 
 
 class OwnDict(dict[str, Any]):
-    __getitem__ = __iter__ = __len__ = __contains__ = values = items = get = forbidden  # type: ignore[assignment]
+    __getitem__ = __iter__ = __len__ = __contains__ = values = items = get = forbidden
 
 
 class OwnUserDict(collections.UserDict[str, Any]):
-    __getitem__ = __iter__ = __len__ = __contains__ = values = items = get = forbidden  # type: ignore[assignment]
+    __getitem__ = __iter__ = __len__ = __contains__ = values = items = get = forbidden
     __getattribute__ = __getattr__ = forbidden
 
 
 class Pair(tuple[torch.Tensor, ...]):
-    __getitem__ = __iter__ = __len__ = forbidden  # type: ignore[assignment]
+    __getitem__ = __iter__ = __len__ = forbidden
 
 
 def user_dict(values: dict[str, Any]) -> OwnUserDict:

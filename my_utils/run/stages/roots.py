@@ -43,8 +43,9 @@ def find_parameter() -> torch.Tensor | None:
 def held(module: nn.Module, name: str) -> Mapping[str, Any]:
     """`_modules`, `_parameters` or `_buffers` of a module, empty where it has none. Asks no method
     or property, as models have their own."""
-    shell = vars(module)
-    return vars(shell.get("_actual_script_module", module)).get(name, {})  # of torch.jit.trace
+    inner = vars(module).get("_actual_script_module", module)  # in the shell of torch.jit.trace
+    found: Mapping[str, Any] = vars(inner).get(name, {})
+    return found
 
 
 def _children(module: nn.Module) -> Iterator[nn.Module]:
