@@ -38,6 +38,7 @@ else:
     _steps = lazy_module("my_utils.record.stages.steps")
 
 
+_RANK_MAX = 2**31 - 2
 StrPath = str | os.PathLike[str]
 _FIXED = {
     "verbose": (False, "generate_report() has the times, GlobalLogger().setup(level=) the level"),
@@ -107,6 +108,7 @@ class MyTimer(_core.Timer):
         _check_type("use_cuda", use_cuda, bool)
         _check_type("strict", strict, bool)
         _check_type("tag", tag, str)
+        _check_output(log_dir, rank)
         super().__init__(tag, strict=strict, use_cuda=use_cuda, cuda_stages=cuda_stages)
         self._logger: logging.Logger | None = None
         self._arguments: dict[str, Any] = {
@@ -239,6 +241,18 @@ class MyTimer(_core.Timer):
 def _check_type(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
+
+
+def _check_output(log_dir: StrPath | None, rank: int | None) -> None:
+    """Also where another directory is in use, and they have no effect."""
+    if log_dir is None and rank is None:
+        return
+    from ...core.arguments import check_integer, check_output_path  # not loaded with a timer
+
+    if log_dir is not None:
+        check_output_path("log_dir", log_dir)
+    if rank is not None:
+        check_integer("rank", rank, 0, _RANK_MAX)
 
 
 def _make_timer(timer_class: type[MyTimer], arguments: dict[str, Any]) -> MyTimer:

@@ -373,16 +373,24 @@ def test_strict_raises(profile: Profile) -> None:
         (lambda t: Loose(compile="no"), ValueError, 'compile must be "vanish" or "break"'),
         (lambda t: Loose(cuda_stages="("), ValueError, "cuda_stages"),
         (lambda t: Loose(log_dir=3), TypeError, "log_dir must be"),
+        (lambda t: Loose(log_dir=""), ValueError, "log_dir must be"),
+        (lambda t: Loose(rank="a"), TypeError, "rank must be an int, not str"),
+        (lambda t: Loose(rank=-1), ValueError, "rank must be from 0 to"),
     ],
 )
+@pytest.mark.parametrize("is_set_up", [False, True])
 def test_wrong_arguments_are_named(
-    call: Callable[[Any], object], error: type[Exception], text: str
-) -> None:
+    call: Callable[[Any], object], error: type[Exception], text: str, is_set_up: bool,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    if is_set_up:
+        GlobalLogger().setup(tmp_path, rank=0, console=False)
     timer = MyTimer()
     with pytest.raises(error) as raised:
         call(timer)
     assert text in str(raised.value)
     assert timer.depth == 0
+    GlobalLogger().close()
 
 
 def test_a_timer_without_init_says_so() -> None:
