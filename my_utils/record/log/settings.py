@@ -116,12 +116,13 @@ def check_settings(
 
 
 def _data_parallel_text(rank: object, world_size: object) -> str:
-    if rank is None:
+    if rank is None and world_size is None:
         return ""
-    text = f" dp {check_integer('data_parallel_rank', rank, 0, 2**31 - 2)}"
+    shown = "?" if rank is None else check_integer("data_parallel_rank", rank, 0, 2**31 - 2)
     if world_size is None:
-        return text
-    return f"{text}/{check_integer('data_parallel_world_size', world_size, 1, 2**31 - 1)}"
+        return f" dp {shown}"
+    size = check_integer("data_parallel_world_size", world_size, 1, 2**31 - 1)
+    return f" dp {shown}/{size}"
 
 
 def _choose_rank(rank: object, world_size: object) -> tuple[int, int]:

@@ -815,3 +815,12 @@ def test_lines_show_the_data_parallel_rank(logger: GlobalLogger, tmp_path: Path)
     assert " [rank 3/8 dp 1/4 Trainer] INFO hello" in (tmp_path / "rank_3.log").read_text()
     with pytest.raises(ValueError, match="data_parallel_rank must be"):
         logger.setup(tmp_path, data_parallel_rank=-1)
+
+
+def test_lines_show_a_data_parallel_world_size_alone(logger: GlobalLogger, tmp_path: Path) -> None:
+    logger.setup(tmp_path, rank=3, world_size=8, console=False, data_parallel_world_size=4)
+    logger.get_logger().info("hello")
+    logger.close()
+    assert " [rank 3/8 dp ?/4] INFO hello" in (tmp_path / "rank_3.log").read_text()
+    with pytest.raises(ValueError, match="data_parallel_world_size must be"):
+        logger.setup(tmp_path, data_parallel_world_size=0)
