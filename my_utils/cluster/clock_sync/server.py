@@ -10,12 +10,14 @@ import socket
 import threading
 import time
 
+from ...core.arguments import check_integer
 from ...core.public import public
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
 from .client import ANSWER, LAST, MAC_BYTES, MAGIC, NONCE_BYTES, NUMBER, ROUNDS_MAX, proof
 from .steady import Clock, answer_of, read
 
+PORT_MAX = 65535
 TURNS = 8  # clients that are served during the travel time of a message
 SESSIONS_MAX = 512  # descriptors and threads that the process can spare
 TURN_S = 2.0  # how long a client whose turn it is may be silent
@@ -35,7 +37,8 @@ class ClockServer:
     secret: clients must know it; None lets everybody ask.
     clock: the time in ns, CLOCK_REALTIME by default.
 
-    OSError when it cannot listen at the address. `served` and `refused` count sessions. `close`
+    TypeError and ValueError for a wrong port, and OSError when it cannot listen at the address.
+    `served` and `refused` count sessions. `close`
     ends the threads; a `with` block calls it. Thread-safe.
 
     >>> from my_utils.cluster.clock_sync.client import measure
@@ -53,6 +56,7 @@ class ClockServer:
         secret: bytes | None = None,
         clock: Clock = time.time_ns,
     ) -> None:
+        check_integer("port", port, 0, PORT_MAX)
         self.served = 0
         self.refused = 0
         self._secret = secret

@@ -26,7 +26,7 @@ from ...core.ranks import boot_id, host_name
 from ...core.reprs import short_repr
 from .client import ROUNDS_MAX, ask
 from .offset import ClockHistory, ClockOffset, ClockSyncError, estimate
-from .server import ClockServer
+from .server import PORT_MAX, ClockServer
 from .star import Refresher, Rendezvous
 from .steady import Clock, answer_of, exchange, read
 
@@ -38,7 +38,6 @@ else:
 
 ROUNDS = 16
 NUMBERS = 5  # in a message between two ranks
-PORT_MAX = 65535
 
 
 @public("my_utils.clockSyncUtils")

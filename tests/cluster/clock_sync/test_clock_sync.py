@@ -780,3 +780,7 @@ def test_an_object_with_a_port() -> None:
         SocketClockSynchronizer.sync(False, host, port, peer_ip=host)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="port must be from 1 to 65535"):
         SocketClockSynchronizer(port=0).sync(False, host)
+    with pytest.raises(ValueError, match="port must be from 0 to 65535, not 70000"):
+        SocketClockSynchronizer.serve(port=70000)
+    with pytest.raises(TypeError, match="port must be an int, not str"):
+        SocketClockSynchronizer.serve(port="x")  # type: ignore[arg-type]
