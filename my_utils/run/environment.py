@@ -18,12 +18,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..core.environment import read_switch
+from ..core.warnings import warn_once
 
 DIR = "MY_UTILS_RUN_DIR"
 ID = "MY_UTILS_RUN_ID"
@@ -62,11 +64,16 @@ def bucket_steps() -> int | None:
 def hung_after_s() -> float:
     """The seconds without a step after which a rank dumps its flight recorder; 0.0 for never."""
     text = os.environ.get(HUNG, "").strip()
-    try:
+    with contextlib.suppress(ValueError):
         seconds = float(text) if text else HUNG_S
-    except ValueError:
-        return HUNG_S
-    return seconds if 0.0 <= seconds < math.inf else HUNG_S
+        if 0.0 <= seconds < math.inf:
+            return seconds
+    warn_once(
+        f"environment:{HUNG}",
+        f"{HUNG} in the environment should be seconds, 0 for never, not {text!r:.100}; it is "
+        f"ignored, which means {HUNG_S:g}",
+    )
+    return HUNG_S
 
 
 def reach(environment: Mapping[str, str], *, gpu_times: bool = True) -> dict[str, str]:

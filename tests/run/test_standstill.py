@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from my_utils.core.run_files.files import FLIGHTS_FOLDER
+from my_utils.core.warnings import forget
 from my_utils.run.closing import verdict_lines
+from my_utils.run.environment import hung_after_s
 from my_utils.run.stages.standstill import StandstillWatch
 
 from ..conftest import RunPython
@@ -56,6 +58,26 @@ def test_a_folder_that_cannot_be_made_is_one_warning(
         wait_until(lambda: "will not know" in caplog.text, 20.0)
     finally:
         watch.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("", 30.0), ("0", 0.0), (" 7.5 ", 7.5), ("5m", None), ("-1", None),
+                          ("nan", None), ("inf", None)],
+)  # fmt: skip
+def test_how_long_a_rank_may_stand_still(
+    text: str,
+    seconds: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("MY_UTILS_RUN_HUNG", text)
+    assert hung_after_s() == (30.0 if seconds is None else seconds)
+    forget("environment:MY_UTILS_RUN_HUNG")
+    said = (
+        f"MY_UTILS_RUN_HUNG in the environment should be seconds, 0 for never, not {text!r}; "
+        "it is ignored, which means 30"
+    )
+    assert caplog.messages == ([said] if seconds is None else [])
 
 
 @pytest.mark.slow
