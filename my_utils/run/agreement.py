@@ -22,7 +22,7 @@ from ..core.ranks import boot_id, process_began_s
 from ..core.store import default_store
 from ..core.trusted_open import is_own_folder, open_without_waiting, own_temporary_folder
 from ..core.warnings import warn_once
-from .environment import DIR, ID, REPORT
+from .environment import DIR, ID, REPORT, passed_on
 from .folder import RUNS, reserve_somewhere
 
 _KEY = "my_utils/run"
@@ -52,8 +52,8 @@ class Place(NamedTuple):
 
 def given_place() -> Place | None:
     """What a parent has passed on by the environment."""
-    folder = os.environ.get(DIR, "")
-    return Place(Path(folder), os.environ.get(ID, "")) if folder else None
+    folder = passed_on(DIR)
+    return Place(Path(folder), passed_on(ID) or "") if folder else None
 
 
 def new_place(name: str, world_size: int = 1) -> Place:
@@ -121,7 +121,7 @@ def _agree_in_store(proposal: Place) -> Place | None:
 
 def _note_path() -> Path | None:
     """A file that all ranks which one launcher starts on this host know, also after a restart."""
-    report = os.environ.get(REPORT)
+    report = passed_on(REPORT)
     if report:
         return Path(f"{report}.agreed")
     launched = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK")

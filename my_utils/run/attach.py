@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -30,7 +31,15 @@ from ..core.warnings import warn_once
 from ..record.log.handlers import FallbackHandler
 from ..record.log.logger import LOGGER_NAME, GlobalLogger
 from .agreement import Place, agree, given_place, new_place
-from .environment import REPORT, SITE_FOLDER, is_on, mark_process_tree, reach
+from .environment import (
+    REPORT,
+    SITE_FOLDER,
+    is_on,
+    mark_process_tree,
+    passed_on,
+    reach,
+    remember,
+)
 from .folder import complete_run_file, name_of_run, point_latest
 from .report_file import report_rank
 
@@ -81,11 +90,15 @@ def prints_verdict(wanted: bool) -> None:
     _process.quiet = not wanted
 
 
-def torch_is_ready() -> None:
-    """Called once torch has been executed in this process. Idempotent; never raises."""
+def torch_is_ready(variables: Mapping[str, str]) -> None:
+    """Called once torch has been executed in this process. Idempotent; never raises.
+
+    variables: what the environment had when the process started.
+    """
     if _process.armed or not hasattr(sys.modules.get("torch"), "optim"):
         return  # or another module of that name
     _process.armed = True
+    remember(variables)
     try:
         from ..record.stages.unwritten import has_been_read
         from .report_file import watch_exits
@@ -142,7 +155,7 @@ def _begin(process: _Process) -> None:
         report_rank(rank, process.folder, own_setup=False)
         _write_run_file(process.place, rank, world_size)
     watch_identity(_moved)
-    if rank == 0 and REPORT not in os.environ:
+    if rank == 0 and passed_on(REPORT) is None:
         call_at_end(_print_verdict)
 
 

@@ -48,6 +48,19 @@ _HERE = Path(__file__).resolve().parent
 SITE_FOLDER = str(_HERE / "sitecustomize")
 
 
+_at_start: dict[str, str] = {}
+
+
+def remember(variables: Mapping[str, str]) -> None:
+    """Keeps what a parent has passed on, for a script that clears its environment later."""
+    _at_start.update((name, variables[name]) for name in (DIR, ID, REPORT) if name in variables)
+
+
+def passed_on(name: str) -> str | None:
+    """DIR, ID or REPORT as it is now, or was at the start; None if nobody has set it."""
+    return os.environ.get(name, _at_start.get(name))
+
+
 def is_on() -> bool:
     """Whether this process may record: MY_UTILS_RUN is not off."""
     return read_switch(_SWITCH, default=True)

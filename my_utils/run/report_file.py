@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.trusted_open import open_without_waiting
-from .environment import REPORT
+from .environment import REPORT, passed_on
 from .stages.late_imports import when_imported
 
 _BYTES_MAX = 64 << 20
@@ -79,8 +79,8 @@ def _report_failures(errors: Any) -> None:
 
 
 def _report(word: str, about: dict[str, object]) -> None:
-    with contextlib.suppress(OSError, KeyError):
-        file = os.open(os.environ[REPORT], os.O_WRONLY | os.O_APPEND)
+    with contextlib.suppress(OSError):  # also where there is no parent
+        file = os.open(passed_on(REPORT) or "", os.O_WRONLY | os.O_APPEND)
         try:
             os.write(file, f"{word} {json.dumps(about)}\n".encode())
         finally:

@@ -99,6 +99,18 @@ def test_a_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", ["before the import of torch", "after it"])
+def test_a_script_that_clears_its_environment(place: str, tmp_path: Path) -> None:
+    parts = ["import os; os.environ.clear()\n", TRAINING]
+    script = "".join(reversed(parts) if place == "after it" else parts)
+    (tmp_path / "train.py").write_text(f"{script}for _ in range(12): step()\n")
+    done = run([*RUN, "-o", "out", "train.py"], tmp_path)
+    assert profiles(tmp_path / "out") == ["profile_rank_0.csv"]
+    assert not (tmp_path / "logs").exists()
+    assert done.stderr.count("files: out\n") == 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parent", "in rank"])
 def test_torchrun(form: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DDP)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _OFF = ("0", "false", "no", "off", "")
 
+# What the parent has passed on: the script may clear its environment.
+_at_start = {name: os.environ[name] for name in os.environ if name.startswith("MY_UTILS_RUN")}
+
 
 class TorchWatch(object):
     """A finder that calls `ready` once torch has been executed, by whichever loader.
@@ -98,7 +101,7 @@ def attach():
         _import_package()
         from my_utils.run.attach import torch_is_ready
 
-        torch_is_ready()
+        torch_is_ready(_at_start)
     except Exception as error:  # an interpreter that the package was not built for, for instance
         report("failed %s: %s" % (sys.executable, " ".join(str(error).split())))
 
@@ -111,7 +114,7 @@ def _import_package():
     which must not be imported before the script does it.
     """
     if "my_utils" not in sys.modules:
-        folder = os.environ.get("MY_UTILS_RUN_PACKAGE", "")
+        folder = _at_start.get("MY_UTILS_RUN_PACKAGE", "")
         origin = _origin("my_utils")
         if origin is None and folder:
             sys.path.append(folder)
@@ -148,7 +151,7 @@ def report(what):
     # type: (str) -> None
     """Adds a line for the parent; without a parent it does nothing."""
     try:
-        file = os.open(os.environ["MY_UTILS_RUN_REPORT"], os.O_WRONLY | os.O_APPEND)
+        file = os.open(_at_start["MY_UTILS_RUN_REPORT"], os.O_WRONLY | os.O_APPEND)
     except (KeyError, OSError):
         return
     try:
