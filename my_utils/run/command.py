@@ -7,6 +7,7 @@ import contextlib
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -412,6 +413,8 @@ def _replace_process(command: Sequence[str]) -> int:
         os.environ["PYTHONPATH"] = os.pathsep.join(e for e in entries if e != SITE_FOLDER)
     sys.stdout.flush()
     sys.stderr.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], list(command))
     except OSError as error:

@@ -253,6 +253,21 @@ def test_a_command_that_cannot_start(
     assert bare.returncode == status
 
 
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_a_command_ignores_no_signal_that_only_python_ignores(tmp_path: Path, switch: str) -> None:
+    """A pipe ends `yes`, for example, as it does without `my_utils run`."""
+    words = ["grep", "SigIgn", "/proc/self/status"]
+    settings = {**environment(), "MY_UTILS_RUN": switch}
+    bare, done = (
+        subprocess.run(
+            command_line, cwd=tmp_path, env=settings, stdout=subprocess.PIPE, check=True,
+            preexec_fn=as_from_a_shell,
+        ).stdout
+        for command_line in (words, command("--quiet", "--", *words))
+    )  # fmt: skip
+    assert done == bare
+
+
 def test_off_is_the_bare_command(run_python: RunPython, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, sys; print(os.getpid(), sys.argv, os.environ['PYTHONPATH'])"
