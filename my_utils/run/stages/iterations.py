@@ -12,18 +12,19 @@ since the leader's last step are counted by it. Where no step is visible, backwa
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
 
 from ... import _core
-from .roots import find_parameter
+from .roots import find_parameters
 
 BACKWARDS_OF_A_RANK = 8
 LEADS_AFTER = 8
 REMEMBERED = 1024
 _WATCHED_FROM = 2  # backwards
+_PATIENCE = 8  # backwards without an update, before another parameter is looked for
 
 
 class Records(Protocol):
@@ -173,9 +174,10 @@ class HiddenUpdates:
     """Iterations of a training whose optimizer steps are not visible: compiled ones, or none.
     Counts backwards as long as no optimizer step is seen. Not thread-safe.
 
-    A parameter that a backward has reached is watched. When its version has changed since the last
-    backward, or its gradient is gone, an update came. Such an iteration ends at the next forward
-    with gradients.
+    A parameter that a backward has reached is watched, by a weak reference. When its version has
+    changed since the last backward, or its gradient or itself is gone, an update came. Such an
+    iteration ends at the next forward with gradients. Another parameter is taken where this one is
+    gone or does not change any more, as when the script goes on with another model.
 
     become_rank: called at the end of the eighth backward.
     """
@@ -191,8 +193,12 @@ class HiddenUpdates:
         self._backwards = 0
         self._ends: list[int] = []  # of the first backwards
         self._updated: list[bool] = []  # before each of them
-        self._watched: torch.Tensor | None = None
+        self._watched: weakref.ref[torch.Tensor] | None = None
         self._version = 0
+        self._gradient: weakref.ref[torch.Tensor] | None = None
+        self._unchanged = 0  # backwards since the last update
+        self._patience = _PATIENCE
+        self._before: list[tuple[weakref.ref[torch.Tensor], object]] = []
         self._last = 0  # where the records of the last backward end
         self._is_new = False  # a backward came since the last forward
 
@@ -210,31 +216,46 @@ class HiddenUpdates:
         elif self._backwards <= BACKWARDS_OF_A_RANK:
             self._ends.append(position)
             self._updated.append(updated)
-            if self._backwards == _WATCHED_FROM:
-                self._watched = find_parameter()
         elif updated:
             self._iterations.updated_at([self._last])
             self._count_updates()
         self._is_new = True
         self._last = position
+        self._choose(updated)
         self._look()
         if self._backwards == BACKWARDS_OF_A_RANK:
             self._look_back()
             self._become_rank()
 
     def _was_updated(self) -> bool:
-        watched = self._watched
-        if watched is None:
+        if self._watched is None:
             return False
+        watched = self._watched()
+        if watched is None:
+            return True
         gradient = None if self._gradient is None else self._gradient()
         return watched._version != self._version or (
             self._gradient is not None and watched.grad is not gradient
         )
 
+    def _choose(self, updated: bool) -> None:
+        """What is watched from here on."""
+        if self._backwards == _WATCHED_FROM or (self._watched and self._watched() is None):
+            self._watched = _first(p for p in find_parameters() if p.grad is not None)
+        elif self._before:
+            self._watched = _reached(self._before) or self._watched
+            self._before = []
+        self._unchanged = 0 if updated else self._unchanged + 1
+        if self._unchanged > self._patience:
+            self._unchanged = 0
+            self._patience *= 2  # a search takes time, and gradients may be summed up for long
+            self._before = [(weakref.ref(p), _state(p)) for p in find_parameters()]
+
     def _look(self) -> None:
-        if self._watched is not None:
-            self._version = self._watched._version
-            gradient = self._watched.grad
+        watched = None if self._watched is None else self._watched()
+        if watched is not None:
+            self._version = watched._version
+            gradient = watched.grad
             self._gradient = None if gradient is None else weakref.ref(gradient)
 
     def _look_back(self) -> None:
@@ -256,9 +277,28 @@ class HiddenUpdates:
         if self._is_new and (self._watched is None or self._was_updated()):
             self._iterations.updated()
             self._is_new = False
+            self._unchanged = 0
             self._look()
 
     def finish(self) -> None:
         """The training ends: the last backward ended an iteration."""
         if self.counts and self._is_new:
             self._iterations.end_at(self._last)
+
+
+def _first(parameters: Iterable[torch.Tensor]) -> weakref.ref[torch.Tensor] | None:
+    return next((weakref.ref(parameter) for parameter in parameters), None)
+
+
+def _state(parameter: torch.Tensor) -> object:
+    """What a backward that reaches the parameter changes."""
+    gradient = parameter.grad
+    return None if gradient is None else (id(gradient), gradient._version)
+
+
+def _reached(
+    before: Iterable[tuple[weakref.ref[torch.Tensor], object]],
+) -> weakref.ref[torch.Tensor] | None:
+    """A parameter that a backward has reached since then."""
+    alive = ((reference(), state) for reference, state in before)
+    return _first(p for p, state in alive if p is not None and _state(p) not in (None, state))

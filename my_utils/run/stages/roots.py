@@ -32,12 +32,9 @@ def find_modules() -> list[nn.Module]:
     return [module for module in modules if "_modules" in vars(module)]
 
 
-def find_parameter() -> torch.Tensor | None:
-    """A parameter that a backward has reached."""
-    for thing in gc.get_objects():
-        if type(thing) is nn.Parameter and thing.requires_grad and thing.grad is not None:
-            return thing
-    return None
+def find_parameters() -> Iterator[torch.Tensor]:
+    """All parameters to train that the garbage collector can see."""
+    return (t for t in gc.get_objects() if type(t) is nn.Parameter and t.requires_grad)
 
 
 def held(module: nn.Module, name: str) -> Mapping[str, Any]:
