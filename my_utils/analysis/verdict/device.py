@@ -135,9 +135,11 @@ def _around(stages: Sequence[str]) -> Integers:
     places = {name: at for at, name in enumerate(stages)}
 
     def outer(name: str) -> int:
-        while (name := name.rpartition(SEPARATOR)[0]) and name not in places:
-            pass
-        return places.get(name, -1)
+        while SEPARATOR in name:
+            name = name.rpartition(SEPARATOR)[0]
+            if name in places:
+                return places[name]
+        return -1
 
     return np.array([outer(name) for name in stages], np.int64)
 

@@ -184,3 +184,24 @@ def test_a_run_whose_stages_lie_in_another(
     if kind == "input":
         hidden = 0.0 if waits and batches == 1 else gpu_ms
         assert parts["input"] >= batches * (input_ms - hidden) - 0.6
+
+
+@pytest.mark.parametrize("is_around", [True, False], ids=["around", "beside"])
+def test_a_stage_whose_name_is_empty(is_around: bool, tmp_path: Path) -> None:
+    """It was its own outer stage, and a search for the outermost one did not end."""
+    csv = RankCsv()
+    csv.process()
+    for step in range(60):
+        begin = 10.0 * step
+        end = begin + 10.0 if is_around else begin + 2.0
+        outer = csv.stage("", step, begin, end, gpu=(begin + 0.5, end + 0.5))
+        inside, gpu = begin + 2.0, (begin + 2.5, begin + 10.5)
+        parent = outer if is_around else 0
+        csv.stage("forward", step, inside, begin + 10.0, gpu=gpu, parent=parent)
+    run = load_run(csv.in_order().write(tmp_path / "logs"))
+    assert judge(run).judged_steps == 59
+    seen = by_the_device(run)
+    assert seen is not None
+    parts = {part.name: part.ms for part in mean_step(seen, 2)}
+    assert parts["/forward" if is_around else "forward"] == pytest.approx(8.0)
+    assert sum(parts.values()) == pytest.approx(10.0)
