@@ -24,6 +24,7 @@ AGAIN_S = 10.0
 
 _SYNC = re.compile(rb",my_utils\.sync,INSTANT,,\"?([^\n]*)")
 _GROUP = re.compile(rb",my_utils\.group,INSTANT,,\"?([^\n]*)")
+_BEGIN = b",my_utils.process,INSTANT,"
 _END = re.compile(rb",my_utils\.run_end,INSTANT,,\"?([^\n]*)")
 
 _Members = dict[str, frozenset[int]]  # of each label or stage
@@ -78,10 +79,12 @@ class Recorded:
                     self._members.setdefault(member, {})[label] = ranks
 
     def error(self, rank: Rank) -> str:
-        """The name of the exception that ended the process; "" where none is known."""
+        """The name of the exception that ended the process; "" where none is known. A process that
+        was killed has written no row of its end, but one before it may have."""
         key = rank.label, rank.pid
         if key not in self._errors:
-            ends = (_rows(_read(path, of_end=True), _END) for path in self._paths_of(rank))
+            files = (_read(path, of_end=True) for path in self._paths_of(rank))
+            ends = (_rows(data.rpartition(_BEGIN)[2], _END) for data in files)
             last: dict[str, str] = next((rows[-1] for rows in ends if rows), {})
             self._errors[key] = last.get("error", "")
         return self._errors[key]

@@ -102,6 +102,8 @@ def _how(rank: RankCells, has_ended: Mapping[int, bool], statuses: Mapping[str, 
 
 
 def _error_of(rank: RankCells) -> str:
-    """The name of the exception that ended the last attempt of its process."""
-    ends = [note for note in rank.notes if note.name == "my_utils.run_end"]
-    return ends[-1].pairs.get("error", "") if ends else ""
+    """The name of the exception that ended the last attempt of its process. One that was killed
+    has no row of its end."""
+    last = rank.metadata.attempts
+    notes = [one for one in rank.notes if one.name == "my_utils.run_end" and one.attempt == last]
+    return notes[-1].pairs.get("error", "") if notes else ""

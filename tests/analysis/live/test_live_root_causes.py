@@ -15,6 +15,7 @@ from my_utils.run.closing import ended_standing_lines, verdict_lines
 from ...conftest import RunPython
 from ...support.flight_dumps import calls, write_dump
 from ...support.live_ranks import Start, Started, beat, kill, wait_until, write_beats
+from ...support.run_csv import RankCsv
 
 pytestmark = pytest.mark.no_torch
 
@@ -131,6 +132,16 @@ class TestProcessesThatEnded:
         (cause,) = snapshot(logs, hung_after_s=HUNG_S)["causes"]
         assert (cause["kind"], cause["ranks"]) == ("ended", [2])
         assert cause["reasons"] == ["it ended with ValueError while 2 of 3 ranks wait"]
+
+    def test_that_of_an_older_process_is_not_its_own(self, logs: Path, start_rank: Start) -> None:
+        """It was started again and killed, and a process that is killed writes no row."""
+        csv = RankCsv()
+        csv.process()
+        csv.note("run_end", {"iterations": 13, "error": "ValueError"})
+        csv.write(logs)
+        kill(start_rank(0, 12, "forward", world=1))
+        (suspect,) = snapshot(logs, hung_after_s=HUNG_S)["suspects"]
+        assert suspect["reasons"] == ["its process is gone and did not exit cleanly"]
 
 
 class TestDumpsAndStages:

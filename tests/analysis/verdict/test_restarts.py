@@ -211,3 +211,20 @@ def test_the_time_between_attempts_is_no_step_of_the_gpu_either(tmp_path: Path) 
     run = by_the_device(load_run(tmp_path))
     assert run is not None and len(run.steps) == 40
     assert np.nanmax(run.step_ns) < 20e6
+
+
+@pytest.mark.no_torch
+def test_an_end_is_that_of_the_last_attempt(tmp_path: Path) -> None:
+    """It was killed, and so wrote no row of its end."""
+    csv = RankCsv()
+    for attempt, begin_ms in ((1, 0.0), (2, 5000.0)):
+        csv.process(attempt, begin_ms)
+        csv.note("run", {"device": "cpu"}, begin_ms)
+        for step in range(30):
+            csv.step(step, begin_ms + 10 * step, [("forward", 0.0, 5.0)])
+        if attempt == 1:
+            csv.note("run_end", {"error": "RuntimeError"}, begin_ms + 300)
+    csv.write(tmp_path)
+    (tmp_path / "run.json").write_text('{"exit_statuses":{"0":-9},"exit_status":-9}')
+    first = judge(load_run(tmp_path)).lines()[0]
+    assert first.startswith("ENDED EARLY: killed by SIGKILL on rank 0 in step ")
