@@ -38,6 +38,7 @@ from ..core.printable import encoded
 from ..core.ranges import checked
 from ..core.run_files.newest import found_logs
 from ..core.run_files.ranks import find_ranks
+from ..trace.inputs import named_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,16 +108,16 @@ def _find_hang(
 ) -> HungRun | None:
     """As `hang.find_hang`, whose imports take longer than the verdict on a small run. They are
     needed only where a process was in a stage when it left its last sign."""
-    folders = [path for path in logs if os.path.isdir(path)]
+    folders = [path for path in named_by(logs) if os.path.isdir(path)]
     try:
         found = find_ranks(folders, only=ranks).ranks
+        if not any(rank.stack and rank.state != "closed" for rank in found):
+            return None
+        from ..analysis.why.hang import find_hang
+
+        return find_hang(folders, ranks, after_s, verdict)
     except OSError:  # the verdict says which directory cannot be read
         return None
-    if not any(rank.stack and rank.state != "closed" for rank in found):
-        return None
-    from ..analysis.why.hang import find_hang
-
-    return find_hang(logs, ranks, after_s, verdict)
 
 
 def _write(verdict: Verdict, hung: HungRun | None, args: argparse.Namespace) -> None:

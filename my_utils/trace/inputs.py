@@ -29,6 +29,17 @@ TRACE_SUFFIXES = (".pftrace", ".perfetto-trace", ".json", ".pftrace.gz", ".json.
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
 
+def named_by(texts: Iterable[str]) -> list[str]:
+    """What inputs name: of a glob what it matches. One that matches nothing stays."""
+    import glob
+
+    found: list[str] = []
+    for text in texts:
+        is_glob = GLOB_CHARACTERS.search(text) and not os.path.exists(text)
+        found += (sorted(glob.glob(text)) if is_glob else []) or [text]
+    return found
+
+
 def _real(path: Path) -> Path:
     """Without links. Links that end nowhere stay, in a circle too."""
     return Path(os.path.realpath(path))

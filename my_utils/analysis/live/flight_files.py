@@ -242,16 +242,23 @@ def _check_version(found: _Version) -> None:
 
 
 def list_dumps(place: str) -> dict[int, str]:
-    """The newest file of each rank in a directory, or of those that begin as `place` does. OSError
-    when there is no such directory."""
+    """The newest file of each rank in a directory, or of those that begin as `place` does; one that
+    nothing is known of, as a link to itself, only where there is no other. OSError when there is no
+    such directory, or it cannot be listed."""
     folder, prefix = (place, "") if os.path.isdir(place) else os.path.split(place)
     newest: dict[int, tuple[float, str]] = {}
     with os.scandir(folder or ".") as entries:
         for entry in entries:
             match = _NAME.fullmatch(entry.name) if entry.name.startswith(prefix) else None
-            if match is None or not entry.is_file():
+            if match is None:
                 continue
-            found = (entry.stat().st_mtime, entry.path)
+            try:
+                if not entry.is_file():
+                    continue
+                written_s = entry.stat().st_mtime
+            except OSError:  # whoever reads it says why not
+                written_s = -math.inf
+            found = (written_s, entry.path)
             newest[int(match[2])] = max(newest.get(int(match[2]), found), found)
     return {rank: newest[rank][1] for rank in sorted(newest)}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NotRequired, cast
 
 from ..live.collectives import dumps_in
+from ..live.flight_files import list_dumps
 from ..live.poll import Snapshot, SnapshotRequest, as_data, take_snapshot
 from ..live.result import CauseData, FlightRecorderData, HangData, SuspectData
 from ..live.stacks import (
@@ -54,10 +55,12 @@ class WhyData(VerdictData):
 
 @dataclass(frozen=True)
 class HungRun:
-    """A run whose ranks make no progress. stacks: None if none of its processes is alive."""
+    """A run whose ranks make no progress. stacks: None if none of its processes is alive. note:
+    why dumps of torch's flight recorder were not read; empty where they were, or there are none."""
 
     seen: Snapshot
     stacks: Stacks | None
+    note: str = ""
 
     @property
     def hangs(self) -> bool:
@@ -70,6 +73,7 @@ class HungRun:
         assert hang is not None
         at = {} if self.stacks is None else places_by_rank(self.stacks)
         shown = [visible(line) for line in standstill_lines(self.seen, at)]
+        shown += [visible(self.note)] if self.note else []
         if self.stacks is None:
             return [
                 "ENDED in the middle of its work; none of its processes is alive, so there are no "
@@ -105,19 +109,18 @@ def find_hang(
     """The hang of the run in the directories among `logs`; None if it makes progress.
 
     after_s: how long a rank may make no progress; None for 30 s, and five mean steps of the
-    verdict. A run that ended normally does not hang. Asks the ranks for their stacks, which takes
-    up to five seconds where one does not answer.
+    verdict, which gets a note where dumps of torch's flight recorder cannot be listed. A run that
+    ended normally does not hang. Asks the ranks for their stacks, which takes up to five seconds
+    where one does not answer. OSError when a directory cannot be listed.
     """
     log_dirs = tuple(path for path in logs if os.path.isdir(path))
     if not log_dirs:
         return None
     if after_s is None:
         after_s = max(HUNG_AFTER_S, MEAN_STEPS * verdict.step_ns * 1e-9)
-    try:
-        request = SnapshotRequest(log_dirs, ranks, after_s, after_s, dumps_in(log_dirs))
-        seen = take_snapshot(request)
-    except OSError:  # the verdict says which directory cannot be read
-        return None
+    dumps, note = _dumps_of(log_dirs)
+    verdict.notes += [note] if note else []
+    seen = take_snapshot(SnapshotRequest(log_dirs, ranks, after_s, after_s, dumps))
     if seen.hang is None or not seen.hang.hung:
         return None
     busy = [rank for rank in seen.found.ranks if rank.stack and rank.state != "closed"]
@@ -127,4 +130,15 @@ def find_hang(
         rank.alive and (rank.beat_age_s is None or rank.beat_age_s < GONE_AFTER_S)
         for rank in seen.found.ranks
     )
-    return HungRun(seen, stacks_of(seen) if lives else None)
+    return HungRun(seen, stacks_of(seen) if lives else None, note)
+
+
+def _dumps_of(log_dirs: Sequence[str]) -> tuple[str | None, str]:
+    """Where the run has dumps; None with a sentence where they cannot be listed."""
+    place = dumps_in(log_dirs)
+    try:
+        if place is not None:
+            list_dumps(place)
+    except OSError as error:
+        return None, f"{place}: not read: {error.strerror}"
+    return place, ""

@@ -15,6 +15,7 @@ from my_utils.cli.live import main as live
 from my_utils.cli.why import main
 
 from ...conftest import ROOT
+from ...support.other_users import OTHER, as_root, done_by, folder_for_all
 from ...support.schemas import loads_checked
 
 WAIT_S = 60.0
@@ -179,6 +180,53 @@ def test_a_run_that_is_over_hangs_in_nothing(
     capsys.readouterr()
     assert main([str(job.log_dir), "--hung", "0.5", "--json"]) == 4
     assert "hang" not in loads_checked("why", capsys.readouterr().out)
+
+
+def test_a_dump_that_is_a_link_to_itself_hides_no_hang(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = job.log_dir / "flight_recorder"
+    folder.mkdir(parents=True)
+    (folder / "dump_0").symlink_to("dump_0")
+    job.start("hangs")
+    job.wait_until_still(0.5)
+    capsys.readouterr()
+    assert main([str(job.log_dir), "--hung", "0.5", "--json"]) == 3
+    hang = loads_checked("why", capsys.readouterr().out)["hang"]
+    assert [one["rank"] for one in hang["suspects"]] == [2]
+    (problem,) = hang["flight_recorder"]["problems"]
+    assert "symbolic links" in problem["reason"]
+
+
+def test_a_glob_names_a_run_that_hangs(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.start("hangs")
+    job.wait_until_still(0.5)
+    capsys.readouterr()
+    assert main([f"{job.log_dir.parent}/log?", "--hung", "0.5"]) == 3
+    assert capsys.readouterr().out.startswith("HANGS since ")
+
+
+@as_root
+def test_dumps_that_another_user_closed_hide_no_hang() -> None:
+    with folder_for_all() as folder:
+        job = Job(folder / "logs")
+        out = folder / "why.json"
+
+        def asks() -> int:
+            return main([str(job.log_dir), "--hung", "0.5", "--quiet", "-o", str(out)])
+
+        try:
+            job.start("hangs")
+            job.wait_until_still(0.5)
+            (dumps := job.log_dir / "flight_recorder").mkdir(mode=0o700)
+            assert asks() == 3
+            out.unlink()
+            done_by(OTHER, asks)
+        finally:
+            job.end()
+        found = loads_checked("why", out.read_text())
+    assert [one["rank"] for one in found["hang"]["suspects"]] == [2]
+    assert f"{dumps}: not read: Permission denied" in found["notes"]
 
 
 def test_a_step_that_is_shorter_than_the_limit_is_no_hang(
