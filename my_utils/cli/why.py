@@ -91,7 +91,6 @@ def _main(argv: Sequence[str] | None) -> int:
     logs = found_logs("why", args.logs, args.quiet)
     verdict = verdict_of(logs, args.ranks, args.steps, args.warmup)
     hung = _find_hang(logs, args.ranks, args.hung, verdict)
-    verdict.hangs = hung is not None and hung.hangs
     try:
         _write(verdict, hung, args)
     except BrokenPipeError:
@@ -107,17 +106,22 @@ def _find_hang(
     logs: Sequence[str], ranks: set[int] | None, after_s: float | None, verdict: Verdict
 ) -> HungRun | None:
     """As `hang.find_hang`, whose imports take longer than the verdict on a small run. They are
-    needed only where a process was in a stage when it left its last sign."""
-    folders = [path for path in named_by(logs) if os.path.isdir(path)]
+    needed only where a process was in a stage when it left its last sign. `verdict.hangs` says
+    whether the run hangs where something is known of its processes."""
+    named = named_by(logs)
+    folders = [path for path in named if os.path.isdir(path)]
+    hung = None
     try:
         found = find_ranks(folders, only=ranks).ranks
-        if not any(rank.stack and rank.state != "closed" for rank in found):
-            return None
-        from ..analysis.why.hang import find_hang
+        if any(rank.stack and rank.state != "closed" for rank in found):
+            from ..analysis.why.hang import find_hang
 
-        return find_hang(folders, ranks, after_s, verdict)
+            hung = find_hang(folders, ranks, after_s, verdict)
     except OSError:  # the verdict says which directory cannot be read
         return None
+    if hung is not None or (found and len(folders) == len(named)):
+        verdict.hangs = hung is not None and hung.hangs
+    return hung
 
 
 def _write(verdict: Verdict, hung: HungRun | None, args: argparse.Namespace) -> None:

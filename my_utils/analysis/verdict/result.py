@@ -303,9 +303,9 @@ class Verdict:
     ok only what is worth knowing ("not judged inside", "compute", "warm-up").
     warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
     attempts, older_attempts, repeated, ending: as in RunData.
-    step_ns: the mean of a judged step. hangs: a process that is alive makes no progress, if
-        processes were checked. gpu_errors: sentences about critical errors of GPUs, which are among
-        the notes, too.
+    step_ns: the mean of a judged step. hangs: whether a process that is alive makes no progress;
+        None where nobody looked at the processes. gpu_errors: sentences about critical errors of
+        GPUs, which are among the notes, too.
     notes: sentences about the files and the rules.
 
     >>> Verdict("not judged", reason="12 steps, 20 are needed").lines()[0]
@@ -336,7 +336,7 @@ class Verdict:
     command: tuple[str, ...] = ()
     running: bool = False
     ending: str = ""
-    hangs: bool = False
+    hangs: bool | None = None
     gpu_errors: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 

@@ -170,8 +170,10 @@ def _foot(verdict: Verdict) -> Iterator[str]:
         parts = [f"not timed {_percent(verdict.untimed_share)}"]
         parts += [verdict.memory] if verdict.memory else []
         stopped = verdict.stopped
-        still = "hangs" if verdict.hangs else "no hang"
-        parts.append(f"{_ranks(stopped)} ended early" if stopped else still)
+        if stopped:
+            parts.append(f"{_ranks(stopped)} ended early")
+        elif verdict.hangs is not None:
+            parts.append("hangs" if verdict.hangs else "no hang")
         if verdict.inferred:
             parts.append(f"meetings inferred: {', '.join(verdict.inferred)}")
         yield GAP.join(parts)

@@ -69,9 +69,17 @@ def test_the_ten_lines_of_a_slow_loader() -> None:
     assert text[2] == "  the others wait for it in backward: 3 ranks lose 15.0 s each"
     assert text[3] == "  would be 15.7 ms a step (5.8 x) if rank 1 loaded like the others"
     assert text[4] == "  next: my_utils capture logs --ranks 1 --wait     docs/runs/slow-input.md"
-    assert text[5].startswith("not timed 1 %  ·  ") and text[5].endswith("no hang")
+    assert text[5] == "not timed 1 %  ·  memory not recorded"
     assert text[6] == "judged: 4 of 4 ranks, steps 1:199; first 1 left out as warm-up"
     assert len(text) == 7
+
+
+@pytest.mark.parametrize(
+    ("hangs", "end"), [(None, ""), (False, "  ·  no hang"), (True, "  ·  hangs")]
+)
+def test_a_hang_is_said_where_somebody_looked(hangs: bool | None, end: str) -> None:
+    foot = verdict(hangs=hangs).lines()[-2]
+    assert foot == f"not timed 1 %  ·  memory steady{end}"
 
 
 SAYS_WHAT_TO_READ = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from my_utils.analysis.live import snapshot
+from my_utils.analysis.replay.inputs import verdict_of
 from my_utils.cli.live import main as live
 from my_utils.cli.why import main
 
@@ -227,6 +229,38 @@ def test_dumps_that_another_user_closed_hide_no_hang() -> None:
         found = loads_checked("why", out.read_text())
     assert [one["rank"] for one in found["hang"]["suspects"]] == [2]
     assert f"{dumps}: not read: Permission denied" in found["notes"]
+
+
+def test_no_hang_is_said_where_processes_were_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = """
+import sys, time
+from my_utils import GlobalLogger, MyTimer
+GlobalLogger().setup(sys.argv[1], rank=0, world_size=1, console=False)
+timer = MyTimer(tag="train")
+for step in range(40):
+    timer.set_step(step)
+    with timer.time_stage("forward"):
+        time.sleep(0.001)
+    timer.step()
+"""
+    logs = tmp_path / "logs"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", done, str(logs)], env=environment, check=True)
+
+    def says(*paths: Path) -> bool:
+        main([str(path) for path in paths])
+        return "no hang" in capsys.readouterr().out
+
+    csv = logs / "profile_rank_0.csv"
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    shutil.copy(csv, copied)
+    assert says(logs)
+    assert not says(csv)
+    assert not says(copied)
+    assert "no hang" not in str(verdict_of(str(logs)))
 
 
 def test_a_step_that_is_shorter_than_the_limit_is_no_hang(
