@@ -121,6 +121,7 @@ class Inputs:
         self._recover = recover
         self._sets: dict[tuple[str, int, int], FileSet] = {}
         self._seen: set[Path] = set()
+        self._parts: dict[Path, Part] = {}  # by its file, without links
         self._unread: dict[Path, int] = {}  # journals of dead processes, and their ranks
         self.errors: list[str] = []
 
@@ -226,7 +227,8 @@ class Inputs:
             target = self._set(str(path.parent), rank, worker)
         else:
             target = self._set(str(path), self._next_rank(), 0)
-        target.parts.append(Part(str(path), path.absolute(), is_found=is_found))
+        self._parts[real] = Part(str(path), path.absolute(), is_found=is_found)
+        target.parts.append(self._parts[real])
 
     def _is_of_no_rank(self, path: Path, match: re.Match[str] | None) -> bool:
         """Whether its name has a number above those of ranks and processes, which is noted."""
@@ -259,14 +261,13 @@ class Inputs:
             target.parts.append(Part(f"{path} (recovered rows)", rows=rows))
 
     def _add_file_of_journal(self, csv: Path, csv_bytes: int) -> None:
-        for older in _older_parts(csv):
-            self._add_csv(older, is_found=True)
-        self._add_csv(csv, is_found=True)
         real = _real(csv)
-        for file_set in self._sets.values():
-            for part in file_set.parts:
-                if part.path is not None and _real(part.path) == real:
-                    part.limit = csv_bytes
+        if real not in self._seen:
+            for older in _older_parts(csv):
+                self._add_csv(older, is_found=True)
+            self._add_csv(csv, is_found=True)
+        if real in self._parts:
+            self._parts[real].limit = csv_bytes
 
     def _followed(self, path: Path) -> Path | None:
         """The journal that a pointer file names; a journal itself as it is."""

@@ -20,10 +20,12 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from my_utils import _core
+from my_utils.trace.inputs import Inputs
 
 from ..conftest import ROOT
 from ..support.profile_rows import only_opens
@@ -407,6 +409,40 @@ _core.close_output()
     assert path == str(tmp_path / "profile_rank_0.w1.csv")
     worker = parse_stages(Path(path).read_bytes()[:size] + rows)
     assert (dict(worker.finished), dict(worker.open)) == ({"load": 1}, {"decode": 1})
+
+
+def test_looking_up_the_file_of_a_journal_does_not_take_longer_with_more_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+import os, sys
+from my_utils import _core
+for rank in range(int(sys.argv[2])):
+    if os.fork() == 0:
+        _core.open_output(log_dir=sys.argv[1], rank=rank, world_size=int(sys.argv[2]))
+        with _core.Timer("data").time_stage("load"):
+            pass
+        os._exit(0)
+    os.wait()
+"""
+    resolve = os.path.realpath
+    calls = 0
+
+    def counted(*arguments: Any, **options: Any) -> str:
+        nonlocal calls
+        calls += 1
+        return str(resolve(*arguments, **options))
+
+    monkeypatch.setattr(os.path, "realpath", counted)
+    of_a_rank = []
+    for ranks in (2, 12):
+        logs = tmp_path / str(ranks)
+        assert run(program, logs, ranks).returncode == 0
+        inputs, calls = Inputs(rank=None, recover=True), 0
+        inputs.add(str(logs))
+        assert [len(one.parts) for one in inputs.file_sets(None)] == [2] * ranks
+        of_a_rank.append(calls / ranks)
+    assert of_a_rank[0] == of_a_rank[1] > 0
 
 
 BUSY = """
