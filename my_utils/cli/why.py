@@ -109,7 +109,7 @@ def _find_hang(
     needed only where a process was in a stage when it left its last sign. `verdict.hangs` says
     whether the run hangs where something is known of its processes."""
     named = named_by(logs)
-    folders = [path for path in named if os.path.isdir(path)]
+    folders = [path for path in named if os.path.isdir(path) and os.access(path, os.R_OK)]
     hung = None
     try:
         found = find_ranks(folders, only=ranks).ranks

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from my_utils.analysis.replay.inputs import verdict_of
+from my_utils.cli.report import main as report
+from my_utils.cli.why import main as why
 from my_utils.profilers import capture
 from my_utils.profilers.capture.on_demand.control_file import CONTROL_NAME, Request, add_request
 from my_utils.trace.csv2trace import csv_to_trace
@@ -311,3 +313,33 @@ def test_a_folder_that_is_closed_to_the_reader_is_said(run_python: RunPython, sh
 
     verdict_of(str(logs))
     done_by(OTHER, judges)
+
+
+def test_a_closed_folder_does_not_take_the_one_beside_it_along(
+    run_python: RunPython, shared: Path
+) -> None:
+    """Of a node whose ranks another user started."""
+    logs, closed, out = shared / "logs", shared / "closed", shared / "out"
+    finished(run_python, SETUP + "stages(40)", str(logs))
+    shutil.copytree(logs, closed)
+    closed.chmod(0o700)
+    out.mkdir(mode=0o777)
+    out.chmod(0o777)
+
+    def reads() -> list[int]:
+        why_page, report_page = out / "why.json", out / "report.json"
+        return [
+            why([str(logs), str(closed), "-o", str(why_page)]),
+            report([str(logs), str(closed), "-o", str(report_page)]),
+        ]
+
+    expected = reads()
+    for file in out.iterdir():
+        file.unlink()
+
+    def reads_as_well() -> None:
+        assert reads() == expected
+
+    done_by(OTHER, reads_as_well)
+    for file in ("why.json", "report.json"):
+        assert f"{closed}: Permission denied" in (out / file).read_text()

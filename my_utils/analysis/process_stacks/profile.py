@@ -117,7 +117,8 @@ def newest_profile(
     files: dict[str, list[Path]] = {}
     for log_dir in log_dirs:
         folder = captures_folder(log_dir)
-        for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else ():
+        is_reachable = os.path.isdir(folder)  # Path.is_dir raises below a folder that is closed
+        for path in sorted(folder.glob(f"*{_SUFFIX}")) if is_reachable else ():
             files.setdefault(path.name.partition("__")[0], []).append(path)
     for id in sorted(files, reverse=True):  # an id begins with its time
         found = StoredProfile(id)

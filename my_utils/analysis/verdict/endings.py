@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,9 +48,8 @@ def states_of(paths: Sequence[str], ranks: npt.NDArray[np.int64]) -> tuple[tuple
     for path in paths:
         if not os.path.isdir(path):
             continue
-        for rank in find_ranks(path).ranks:
-            if rank.worker == 0:
-                states[rank.rank] = rank.state
+        with contextlib.suppress(OSError):  # the run's problems say that it cannot be listed
+            states.update((one.rank, one.state) for one in find_ranks(path).ranks if not one.worker)
     known = [states.get(rank, "closed") for rank in ranks.tolist()]
     return tuple(state == "closed" for state in known), "running" in known
 
