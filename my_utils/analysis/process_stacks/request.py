@@ -6,6 +6,7 @@ training hangs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Collection
@@ -95,7 +96,8 @@ def _take(path: Path, label: str, result: Stacks) -> None:
     else:
         result.records.append(record)
         if record.kind == "dump":  # it was shown; profiles stay
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it is gone, or in a folder of another user
+                path.unlink()
 
 
 def job_stacks(

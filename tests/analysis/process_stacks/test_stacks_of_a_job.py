@@ -17,6 +17,7 @@ from my_utils.cli.live import main as live_main
 from my_utils.profilers.capture.on_demand.control_file import add_stacks, captures_folder, new_id
 
 from ...conftest import ROOT
+from ...support.other_users import OTHER, as_root, done_by, folder_for_all
 from ...support.schemas import loads_checked
 
 WAIT_S = 120.0  # much more than it takes
@@ -122,6 +123,25 @@ def test_stacks_are_written_through_no_link(job: Job, tmp_path: Path) -> None:
     add_stacks(job.log_dir, f"{id} * 0 100")
     assert len(wait_for_stacks(job.log_dir, id, timeout_s=WAIT_S).records) == 1
     assert victim.read_text() == "dear"
+
+
+@as_root
+def test_answers_in_a_folder_of_another_user_are_read() -> None:
+    """They stay there, as only its owner removes them."""
+    with folder_for_all() as folder:
+        job = Job(folder / "logs")
+        try:
+            job.start(0)
+            assert [record.rank for record in job_stacks(job.log_dir).records] == [0]
+            id = request_stacks(job.log_dir)
+
+            def reads() -> None:
+                stacks = wait_for_stacks(job.log_dir, id, timeout_s=WAIT_S / 4)
+                assert [record.rank for record in stacks.records] == [0], stacks.missing
+
+            done_by(OTHER, reads)
+        finally:
+            job.end()
 
 
 def test_capture_switched_off_covers_stacks(job: Job) -> None:
