@@ -19,7 +19,7 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -102,6 +102,9 @@ class Frame(msgspec.Struct):
     name: str
 
 
+_TIMES = msgspec.Meta(ge=0, le=(1 << 63) - 1)
+
+
 class Entry(msgspec.Struct):
     """One record of a dump, as torch writes it; without what nobody asks for."""
 
@@ -109,7 +112,7 @@ class Entry(msgspec.Struct):
     process_group: tuple[str, str]  # name and description
     profiling_name: str
     state: str
-    time_created_ns: int | float
+    time_created_ns: Annotated[int, _TIMES] | Annotated[float, _TIMES]
     pg_id: int | str = ""
     collective_seq_id: int = 0
     p2p_seq_id: int = 0

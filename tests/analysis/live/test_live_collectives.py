@@ -421,6 +421,16 @@ class TestBadFiles:
     def test_what_is_no_dump(self, logs: Path, dumps: Path, data: bytes, reason: str) -> None:
         assert reason in self.reason(logs, dumps, data)
 
+    @pytest.mark.parametrize("as_json", [False, True])
+    @pytest.mark.parametrize("created_ns", [-1e300, 10**400, -(10**400), -1])
+    def test_a_moment_that_is_none(
+        self, logs: Path, dumps: Path, created_ns: float, as_json: bool
+    ) -> None:
+        (waiting,) = calls("barrier", last="started")
+        data = content([{**waiting, "time_created_ns": created_ns}], {})
+        found = json.dumps(data).encode() if as_json else pickle.dumps(data, protocol=2)
+        assert self.reason(logs, dumps, found).endswith(" - at `$.entries[0].time_created_ns`")
+
     @pytest.mark.slow
     def test_a_dump_that_was_cut_anywhere(self, logs: Path, dumps: Path) -> None:
         whole = write_dump(dumps, 0, calls("barrier"), world=1).read_bytes()
