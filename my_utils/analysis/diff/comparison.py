@@ -32,8 +32,9 @@ SCATTER = 0.2  # of the ranks' scatter, that may be left within the two groups
 def compare(a: Side, b: Side, warmup: int | None = None) -> Difference:
     """Compares B with A.
 
-    a, b: the runs of each side, one or more, as `load_steps` gives them. `compare` changes them:
-    all get the same stages, and keep only the compared steps.
+    a, b: the runs of each side, one or more, as `load_steps` gives them. `compare` changes them, or
+    what is compared in place of them (`by_host`): all get the same stages, and keep only the
+    compared steps.
     warmup: how many steps at the beginning of each run are left out; by default the longest warm-up
     of all runs. ValueError for a side without a run.
 
@@ -46,6 +47,12 @@ def compare(a: Side, b: Side, warmup: int | None = None) -> Difference:
     if not a or not b:
         raise ValueError("a and b must have a run or more each")
     a, b, notes = _by_the_same_clock(a, b)
+    return _compared_by_one_clock(a, b, notes, warmup)
+
+
+def _compared_by_one_clock(
+    a: Side, b: Side, notes: Sequence[str], warmup: int | None
+) -> Difference:
     everything = [*a, *b]
     found = _begun(a, b)
     found.notes += notes
@@ -122,7 +129,8 @@ def _status_of(step: Interval) -> Status:
 
 @dataclass(frozen=True)
 class Sides:
-    """a, b: the runs as `compare` leaves them; none where one could not be read."""
+    """a, b: the runs that were compared, as `compare` leaves them; none where one could not be
+    read."""
 
     found: Difference
     a: Sequence[RunSteps] = ()
@@ -153,7 +161,8 @@ def compare_files(
     except NothingToCompare as error:
         paths = [tuple(path for path, _ in side) for side in named]
         return Sides(Difference("not compared", str(error), a_paths=paths[0], b_paths=paths[1]))
-    return Sides(compare(first, second, warmup), first, second)
+    one, two, notes = _by_the_same_clock(first, second)
+    return Sides(_compared_by_one_clock(one, two, notes, warmup), one, two)
 
 
 # --- stages ---

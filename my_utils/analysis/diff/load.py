@@ -76,7 +76,9 @@ def load_steps(
     except NothingToJudge as error:
         raise NothingToCompare(f"{name}: {str(error).splitlines()[0]}") from None
     found = steps_of(run, renames or {})
-    found.path = name
+    for one in (found, found.by_host):
+        if one is not None:
+            one.path = name
     return found
 
 

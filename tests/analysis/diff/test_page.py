@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from my_utils.analysis.diff.comparison import compare
+from my_utils.analysis.diff.comparison import compare, compare_files
 from my_utils.analysis.diff.distributions import BINS, distributions_of
 from my_utils.analysis.diff.load import RunSteps
 from my_utils.analysis.diff.page import adding_up, page_text
@@ -17,6 +17,8 @@ from my_utils.cli.diff import main
 from tests.support.axe import violations
 from tests.support.page_runs import HOSTILE, opened
 from tests.support.planted_runs import Run
+from tests.support.run_csv import RankCsv
+from tests.support.schemas import loads_checked
 from tools.perfetto_ui import Page as Tab
 
 STAGES = ["iter/input", "iter/forward", HOSTILE, *(f"iter/s{at}" for at in range(12)), "untimed"]
@@ -181,6 +183,40 @@ def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith("B is 1.7 % slower")
     written = page.read_text()
     assert "FAILED: iter:+0.5%" in written and "iter/data" in written
+
+
+def written_run(folder: Path, seed: int, *stages: str, gpu_ms: float = 0.0) -> str:
+    """A rank of 60 steps whose stages take the host 1 ms each. gpu_ms: what all but the first take
+    the GPU; 0 for no GPU times."""
+    rng, csv, done = np.random.default_rng(seed), RankCsv(), 0.0
+    csv.process()
+    for step in range(60):
+        begin = max(3.0 * step, done - 3)
+        for at, stage in enumerate(stages):
+            gpu = None
+            if gpu_ms and at:
+                first = max(begin + at, done)
+                done = first + gpu_ms * rng.uniform(1, 1.05)
+                gpu = first, done
+            csv.stage(stage, step, begin + at, begin + at + 1, gpu=gpu)
+    return str(csv.in_order().write(folder))
+
+
+@pytest.mark.parametrize("loading", ["input", "load"])
+def test_a_side_without_gpu_times_is_drawn_by_the_hosts(
+    tmp_path: Path, loading: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = written_run(tmp_path / "a", 1, "input", "forward", "backward", gpu_ms=4)
+    b = written_run(tmp_path / "b", 2, loading, "forward", "backward")
+    assert main([a, b, "--json", "-o", str(tmp_path / "diff.html")]) == 0
+    data = loads_checked("diff", capsys.readouterr().out)
+    assert (data["a"], data["b"]) == ([a], [b])
+    forward = next(one for one in data["stages"] if one["stage"] == "forward")
+    assert forward["a_ms"] == forward["b_ms"] == 1
+    compared = compare_files([a], [b])
+    drawn = distributions_of(compared.found, compared.a, compared.b)
+    of_forward = next(one for one in drawn if one.name == "forward")
+    assert np.median(of_forward.a) == pytest.approx(1) and len(of_forward.a) == data["steps"]
 
 
 @pytest.mark.parametrize("count", [1, 7, 40])
