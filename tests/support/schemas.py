@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import jsonschema
 
@@ -16,12 +16,21 @@ def schema(name: str) -> dict[str, Any]:
     return read
 
 
+def loads_strictly(text: str) -> Any:
+    """JSON without NaN and Infinity, which Python reads and most others do not."""
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
 def loads_checked(name: str, text: str) -> Any:
     """The JSON that a command printed; `name` is that of its schema, which must accept it.
 
     A schema allows keys of later versions; here each key must be in it.
     """
-    data, strict = json.loads(text), schema(name)
+    data, strict = loads_strictly(text), schema(name)
     for definition in strict["$defs"].values():
         if "properties" in definition:
             definition["additionalProperties"] = False

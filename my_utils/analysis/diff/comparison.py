@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -240,7 +241,9 @@ def _throughput(
         if not (sides[0] > 0 and sides[1] > 0):  # nor where some are missing, NaN
             continue
         more, step = sides[1] / sides[0], found.step
-        ends = [more / (1 + at) - 1 for at in (step.share, step.high, step.low)]
+        ends = [
+            more / (1 + at) - 1 if at > -1 else math.inf for at in (step.share, step.high, step.low)
+        ]
         rates = [
             1e9 * count / took for count, took in zip(sides, (found.a_ns, found.b_ns), strict=True)
         ]

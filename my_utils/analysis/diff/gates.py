@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from .intervals import Interval
-from .result import Difference
+from .result import Difference, finite
 
 GateStatus = Literal["passed", "failed", "undecided"]
 
@@ -63,9 +63,9 @@ class GateResult:
             "gate": self.gate.text,
             "status": self.status,
             "limit": self.gate.limit,
-            "share": None if interval is None else round(interval.share, 6),
-            "low": None if interval is None else round(interval.low, 6),
-            "high": None if interval is None else round(interval.high, 6),
+            "share": None if interval is None else finite(interval.share),
+            "low": None if interval is None else finite(interval.low),
+            "high": None if interval is None else finite(interval.high),
             "reason": self.reason,
         }
 

@@ -111,14 +111,15 @@ def _interval_data(interval: Interval | None) -> IntervalData:
     if interval is None:
         return {"share": None, "low": None, "high": None, "sees": None}
     return {
-        "share": _finite(interval.share),
-        "low": _finite(interval.low),
-        "high": _finite(interval.high),
-        "sees": _finite(interval.sees),
+        "share": finite(interval.share),
+        "low": finite(interval.low),
+        "high": finite(interval.high),
+        "sees": finite(interval.sees),
     }
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The value for JSON, which has neither infinity nor NaN."""
     return round(value, 6) if math.isfinite(value) else None
 
 

@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from my_utils.cli.diff import main
 
 from ...conftest import RunPython
 from ...support.planted_runs import Run
+from ...support.run_csv import RankCsv
 from ...support.schemas import loads_checked
 
 pytestmark = pytest.mark.no_torch
@@ -106,6 +108,37 @@ def test_wrong_usage(
             main([*words, *more])
         assert raised.value.code == status
         assert says in capsys.readouterr().err
+
+
+def with_checkpoints(folder: Path, seed: int, checkpoint_ms: float) -> str:
+    """120 steps of 2 ms with 32 samples each; each eleventh has a checkpoint."""
+    rng, csv, now = np.random.default_rng(seed), RankCsv(), 0.0
+    csv.process()
+    for step in range(120):
+        stages = [("train", now, now + rng.uniform(2, 2.1))]
+        if step % 11 == 10:
+            stages.append(("checkpoint", stages[0][2], stages[0][2] + checkpoint_ms))
+        csv.step(step, 0.0, stages)
+        now = stages[-1][2]
+        csv.counter("batch", step, now, {"samples": 32})
+    return str(csv.in_order().write(folder))
+
+
+@pytest.mark.parametrize(("checkpoint_s", "high"), [(20, pytest.approx(2.9e105, 1)), (60, None)])
+def test_an_interval_without_an_end_is_no_number(
+    tmp_path: Path, checkpoint_s: int, high: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some draws have a tenth of such steps and more, others none."""
+    a, b = (with_checkpoints(tmp_path / name, seed, 1e3 * checkpoint_s)
+            for seed, name in enumerate("ab"))  # fmt: skip
+    assert main([a, b, "--gate", "iter:+2%", "--gate", "throughput:-2%", "--json"]) == 4
+    data = loads_checked("diff", capsys.readouterr().out)
+    step, throughput = data["gates"]
+    assert step["low"] == -1 and step["high"] == high
+    assert throughput["low"] == -1 and throughput["high"] is None
+    (rate,) = data["figures"]
+    assert abs(rate["interval"]["share"]) < 0.05 and rate["interval"]["high"] is None
+    assert any("samples/s" in line and "more than 1000 %" in line for line in data["text"])
 
 
 def test_a_run_without_rows_is_not_compared(
