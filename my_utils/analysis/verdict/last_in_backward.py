@@ -18,13 +18,13 @@ came there, where events say so, and those of enqueueing where they do not.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from .loss import LEAST_SHARE, LOW_SHARE, Loss, Remaining
+from .probability import binomial_tail
 from .ready_times import ReadyTimes
 from .run_data import Integers, Matrix, RunData
 from .work import Work, over_others
@@ -235,11 +235,7 @@ def _lateness(moments: Matrix, bound_ns: float, near: float) -> _Lateness:
 
 def _by_chance(count: int, steps: int, ranks: int, buckets: int) -> float:
     """That any rank takes longest to any bucket in `count` steps or more, if all are alike."""
-    odds = 1 / ranks
-    tail = math.fsum(
-        math.comb(steps, k) * odds**k * (1 - odds) ** (steps - k) for k in range(count, steps + 1)
-    )
-    return min(1.0, ranks * buckets * tail)
+    return min(1.0, ranks * buckets * binomial_tail(count, steps, 1 / ranks))
 
 
 def _bucket(excess: Matrix) -> int | None:

@@ -72,3 +72,20 @@ def poisson_tail(count: int, mean: float) -> float:
 
 def _poisson(count: int, mean: float) -> float:
     return math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
+
+
+def binomial_tail(count: int, trials: int, odds: float) -> float:
+    """The probability of `count` events or more in so many trials. odds: of one, above 0 and
+    below 1.
+
+    >>> round(binomial_tail(2, 3, 0.5), 6), binomial_tail(0, 3, 0.5)
+    (0.5, 1.0)
+    """
+    tail = math.fsum(_binomial(one, trials, odds) for one in range(count, trials + 1))
+    return min(1.0, tail)
+
+
+def _binomial(count: int, trials: int, odds: float) -> float:
+    rest = trials - count
+    ways = math.lgamma(trials + 1) - math.lgamma(count + 1) - math.lgamma(rest + 1)
+    return math.exp(ways + count * math.log(odds) + rest * math.log1p(-odds))

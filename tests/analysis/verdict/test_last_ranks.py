@@ -90,6 +90,12 @@ def test_rank_and_bucket_are_named(ranks: int, bucket: int, seed: int) -> None:
     assert one.saves_ns_a_step == pytest.approx(30e6, rel=0.2)
 
 
+def test_it_is_named_in_a_long_run() -> None:
+    verdict = judge(Planted(2, steps=9000).slow(30.0, 1, share=0.75).data())
+    assert found(verdict).detail["last_rank"] == 1
+    assert found(verdict).detail["last_steps"] > 2200
+
+
 def test_the_text_says_whom_how_often_and_what_comes_before() -> None:
     text = text_of(judge(Planted(8).slow(30.0, 5).data()))
     assert "WAITING FOR rank 5 in backward" in text
