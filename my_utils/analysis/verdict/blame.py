@@ -151,7 +151,7 @@ def alike(excess: Matrix, usual: Matrix, inside: Sequence[int] = ()) -> float:
     seen, seen_usual = np.delete(excess, inside), np.delete(usual, inside)
     top = int(seen.argmax())
     rest, rest_usual = float(np.delete(seen, top).sum()), float(np.delete(seen_usual, top).sum())
-    if min(rest_usual, float(seen_usual[top])) < least:
+    if min(rest_usual, float(seen_usual[top])) <= least:
         return 0.0
     of_top, of_rest = float(seen[top] / seen_usual[top]), rest / rest_usual
     if not ALIKE * of_top <= of_rest <= of_top / ALIKE:

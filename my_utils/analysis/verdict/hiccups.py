@@ -194,7 +194,7 @@ def _falls_anywhere(excess: Matrix, usual: Matrix) -> bool:
     """
     top = int(excess.argmax())
     rest, rest_usual = (float(np.delete(one, top).sum()) for one in (excess, usual))
-    if min(rest_usual, float(usual[top])) < LOW_SHARE * float(usual.sum()):
+    if min(rest_usual, float(usual[top])) <= LOW_SHARE * float(usual.sum()):
         return False
     return rest / rest_usual >= ANYWHERE * float(excess[top] / usual[top])
 

@@ -142,7 +142,8 @@ def _judged_columns(run: RunData, warmup: int | None, verdict: Verdict) -> Integ
         verdict.step_ns = float(judged.mean())
         timed = run.totals.sum(2)[:, columns]
         untimed = np.maximum(judged - timed, 0)
-        verdict.untimed_share = float(untimed.sum() / judged.sum())
+        if verdict.step_ns > 0:
+            verdict.untimed_share = float(untimed.sum() / judged.sum())
         if "samples" in run.counters:
             samples = run.counters["samples"][:, columns]
             if np.isfinite(samples).all():
@@ -182,6 +183,9 @@ def _why_not(run: RunData, columns: Integers, verdict: Verdict) -> str | None:
         return (
             f"{count_text(len(columns), 'step')} after the warm-up, {STEPS_MIN} are needed{early}"
         )
+    if not verdict.step_ns > 0:
+        verdict.remedy = "look at the times of its rows: a clock that stands still gives none"
+        return "the steps take no time"
     if run.device == "cuda" and not has_gpu_times(run, columns):
         verdict.remedy = "use MyTimer(use_cuda=True), or start the script with `my_utils run`"
         return "fewer than 80 % of the steps have GPU times; host times are times of enqueueing"
@@ -358,7 +362,8 @@ def _of_warmup(run: RunData, columns: Integers) -> list[Finding]:
     first = first[np.isfinite(first)]
     usual = float(median(series[columns]))
     lost = float(np.maximum(first - usual, 0).sum())
-    share = lost / float(np.nansum(series))
+    whole = float(np.nansum(series))
+    share = lost / whole if whole > 0 else 0.0  # on most ranks they may take no time
     if share < WARMUP_SHARE:
         return []
     detail = {"lost_ns": lost, "steps": len(first)}

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from my_utils.cli.report import main as report
 from my_utils.cli.why import main
 
 from ...conftest import RunPython
 from ...support.planted_runs import Run
+from ...support.run_csv import RankCsv
 from ...support.schemas import loads_checked
 
 pytestmark = pytest.mark.no_torch
@@ -72,6 +74,61 @@ def test_one_rank_missing_and_a_copy_elsewhere(
     assert main([str(copy)]) == 4
     said = capsys.readouterr().out
     assert said.startswith("NOT JUDGED: no files of rank 1 of 2") and "to judge it: name" in said
+
+
+@pytest.mark.parametrize("steps", [10, 60])
+def test_steps_that_take_no_time(
+    steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    csv = RankCsv()
+    csv.process()
+    for step in range(steps):
+        csv.stage("forward", step, 1, 1)
+    logs = str(csv.write(tmp_path / "logs"))
+    assert main([logs, "--json"]) == 4
+    data = loads_checked("why", capsys.readouterr().out)
+    reason = "the steps take no time" if steps > 20 else "9 steps after the warm-up"
+    assert data["reason"].startswith(reason)
+    assert (data["step_ms"], data["untimed_share"]) == (0, 0)
+    assert report([logs, "-o", str(tmp_path / "report.html")]) == 0
+    assert capsys.readouterr().out.startswith(f"NOT JUDGED: {reason}")
+
+
+def test_steps_that_take_no_time_on_most_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(3):
+        csv = RankCsv(rank, 3)
+        csv.process()
+        for step in range(60):
+            csv.stage("forward", step, step * (rank == 2), (step + 0.9) * (rank == 2))
+        csv.write(tmp_path / "logs")
+    assert main([str(tmp_path / "logs"), "--json"]) == 3
+    (one,) = loads_checked("why", capsys.readouterr().out)["findings"]
+    assert (one["kind"], one["ranks"]) == ("straggler", [2])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "plant", "says"),
+    [(1, "pauses", "in task_a  "), (3, "slow", "rank 0, stage not known")],
+)
+def test_a_stage_that_is_not_in_most_steps(
+    ranks: int, plant: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each step has one of three stages, and nothing else. Rank 0 pauses in four steps of the
+    first, or takes twice as long in all."""
+    for rank in range(ranks):
+        csv, now = RankCsv(rank, ranks), 0.0
+        csv.process()
+        for step in range(90):
+            took = 1 + 0.001 * (step % 7)
+            if rank == 0:
+                took = 2 * took if plant == "slow" else took + 40 * (step in (21, 36, 48, 51))
+            csv.stage(f"task_{'abc'[step % 3]}", step, now, now + took)
+            now += took
+        csv.write(tmp_path / "logs")
+    assert main([str(tmp_path / "logs")]) == 3
+    assert says in capsys.readouterr().out.splitlines()[0]
 
 
 def test_json_and_files(
