@@ -89,6 +89,26 @@ def test_a_verdict_says_that_a_gpu_reported_errors() -> None:
     assert not any("Xid" in line for line in judge(run.data()).lines(200))
 
 
+def test_errors_whose_count_is_not_known_are_said() -> None:
+    counts, numbers = np.full((4, 120), np.nan), np.full((4, 120), np.nan)
+    numbers[1, 50], counts[1, 50] = 79.0, np.inf
+    numbers[2, 50:52] = np.inf, 31.0
+    clocks = np.full((4, 120), 1980.0)
+    clocks[3] = 1095.0
+    clocks[0, 7], clocks[1:3] = np.inf, np.nan
+    run = ArrayRun(ranks=4, seed=1).more("forward", 30, rank=3)
+    found = judge(run.data(counters={
+        "gpu_xids": counts, "gpu_last_xid": numbers, "gpu_sm_mhz": clocks * [1.0, *[np.inf] * 119],
+    }))  # fmt: skip
+    assert found.notes == [
+        "rank 1: its GPU reported critical errors, the last one Xid 79",
+        "rank 2: its GPU reported critical errors, the last one Xid 31",
+    ]
+    assert "gpu_mhz" not in found.findings[0].detail
+    detail = judge(run.data(counters={"gpu_sm_mhz": clocks})).findings[0].detail
+    assert (detail["gpu_mhz"], detail["gpu_mhz_others"]) == (1095, 1980)
+
+
 def test_what_nvml_does_not_say_is_missing_and_not_zero(tmp_path: Path) -> None:
     fail = "nvmlDeviceGetClockInfo:0:3,nvmlDeviceGetTotalEccErrors:0:3"
     (row,) = rows(tmp_path, "GPU-00000000-fake", 1000, FAKE_NVML_FAIL=fail)

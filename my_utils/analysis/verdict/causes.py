@@ -48,6 +48,7 @@ FAST_FAULTS = 10.0  # pages a ms of waiting, from which on it was for pages: too
 LEAST_LIMITS = 8.0  # how often a limit of memory is met in a hiccup
 FAULT_US = 25.0  # at most, of the kernel's work for a page that it reads
 LEAST_SEEN = 3  # steps in which a worker was seen to do something
+WORKER_MAX = 65_535
 OF_ONE_WORKER = 0.7  # of what all workers did
 SAMPLED = ("gil_us", "storage_us", "page_us", "other_us")
 LATE = ("stopped_us", "limits_met", "stalled_us", "refaults")  # the sampler may count them some
@@ -267,7 +268,8 @@ def worker_of(host: Mapping[str, Matrix], waited_ns: Matrix) -> dict[str, object
     if any(name not in host for name in LOADER_COUNTERS):
         return {}
     steps = waited_ns > 0
-    known = steps & np.isfinite(host["loader_worker"])
+    worker = host["loader_worker"]
+    known = steps & (worker >= 0) & (worker <= WORKER_MAX)  # any other number is damage
     if known.sum() < LEAST_SEEN:
         return {}
     worker, ran, storage = (host[name][known] for name in LOADER_COUNTERS)

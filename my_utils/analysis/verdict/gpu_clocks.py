@@ -40,7 +40,7 @@ def lower_clock(counters: Mapping[str, Matrix], rows: Integers) -> dict[str, obj
     clocks = counters["gpu_sm_mhz"]
     reasons = counters.get("gpu_reasons", np.full(clocks.shape, np.nan))
     bits = np.nan_to_num(reasons).astype(np.int64)
-    clocks = np.where(bits & IDLE, np.nan, clocks)
+    clocks = np.where((bits & IDLE == 0) & np.isfinite(clocks), clocks, np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # ranks without a reading
         ours = float(np.nanmedian(clocks[rows]))
@@ -70,10 +70,11 @@ def errors_of(counters: Mapping[str, Matrix], ranks: Integers) -> Iterator[str]:
     for rank, counts, numbers in zip(
         ranks.tolist(), counters["gpu_xids"], counters["gpu_last_xid"], strict=True
     ):
-        known = numbers[np.isfinite(numbers)]
+        known, counted = (one[np.isfinite(one)] for one in (numbers, counts))
         if len(known):
-            count = int(np.nanmax(counts))
+            count = int(counted.max(initial=0))
+            how_many = f"{count:,} " if count else ""
             errors = (
-                "a critical error," if count == 1 else f"{count:,} critical errors, the last one"
+                "a critical error," if count == 1 else f"{how_many}critical errors, the last one"
             )
             yield f"rank {rank}: its GPU reported {errors} Xid {int(known[-1])}"

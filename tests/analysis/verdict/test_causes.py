@@ -205,6 +205,17 @@ def test_the_worker_that_input_waits_for() -> None:
     assert "workers_do" not in input_run().detail
 
 
+@pytest.mark.parametrize("number", [-1.0, 1e15, np.inf])
+def test_a_number_that_no_worker_has_does_not_count(number: float) -> None:
+    worker, some = np.full((1, 120), 2.0), np.full((1, 120), 180e3)
+    worker[0, ::3] = number
+    counters = {"loader_storage_us": some, "loader_ran_us": some / 36}
+    one = input_run(loader_worker=worker, **counters)
+    assert (one.kind, one.detail["worker"], one.detail["workers_do"]) == ("input", 2, "storage")
+    one = input_run(loader_worker=np.full((1, 120), number), **counters)
+    assert one.kind == "input" and "workers_do" not in one.detail
+
+
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_rows_that_are_missing(share: float) -> None:
     run = ArrayRun(ranks=2, seed=3)
