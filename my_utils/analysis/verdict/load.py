@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ... import _core
 from ...core.ranges import rank_ranges
+from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.inputs import FileSet
 from .endings import command_of, ending_of, run_file_of, states_of
 from .load_ready import STAGE, ready_of_rank, ready_of_run
@@ -328,10 +329,12 @@ def _sync_points(notes: Sequence[Note]) -> list[SyncPoint] | None:
 
 
 def _members(text: str) -> tuple[int, ...]:
-    """What cannot be read means all ranks."""
+    """What cannot be read, and more ranks than any run has, mean all ranks."""
     try:
         ranges = rank_ranges(text) if text else ()
     except ValueError:
+        return ()
+    if sum(high - low + 1 for low, high in ranges) > WORLD_SIZE_MAX:
         return ()
     return tuple(itertools.chain.from_iterable(range(low, high + 1) for low, high in ranges))
 

@@ -18,6 +18,7 @@ from .rank_files import (
     by_attempt,
     chosen,
     last_run,
+    place_of,
 )
 from .recorded_rank import RecordedRank, recorded_rank
 from .reduce import cells_of, durations_of, places_of, that_count
@@ -141,9 +142,10 @@ def for_the_verdict(rank: RankCells) -> RankCells:
 def peers_of(rank: RankCells) -> int:
     """The number of its pipeline stage: only ranks with the same one are compared."""
     for note in rank.notes:
-        place = note.pairs.get("pipeline_stage", "") if note.name == "my_utils.run" else ""
-        if place.isdecimal():
-            return int(place)
+        said = note.pairs.get("pipeline_stage", "") if note.name == "my_utils.run" else ""
+        place = place_of(said)
+        if place is not None:
+            return place
     return rank.metadata.groups.get("pp", 0)
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from ... import _core
 from ...core.run_files.row_metadata import metadata_pairs
+from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.inputs import FileSet, Inputs
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]  # int64 where DTYPES does not say otherwise
@@ -29,6 +30,7 @@ Columns: TypeAlias = dict[str, npt.NDArray[Any]]  # int64 where DTYPES does not 
 SEPARATOR = "/"
 DTYPES = {"cuda_ms": "f8", "value": "f8", "path": "u4", "tag": "u4", "name": "u4", "attempt": "i4"}
 GROUP = re.compile(r"\b([a-z]{2,3})[=_-]?(\d+)\b")
+DIGITS_MAX = 10  # of a place in a group
 GROUPS = ("dp", "tp", "pp", "ep", "cp", "sp")
 
 
@@ -61,7 +63,18 @@ class RankMetadata:
     @property
     def groups(self) -> dict[str, int]:
         """Its places in the parallel groups that its label names: "dp=3 tp=0 pp1"."""
-        return {name: int(place) for name, place in GROUP.findall(self.label) if name in GROUPS}
+        places = {name: place_of(text) for name, text in GROUP.findall(self.label)}
+        return {name: at for name, at in places.items() if name in GROUPS and at is not None}
+
+
+def place_of(text: str) -> int | None:
+    """The number of a pipeline stage, or of a place in a group; None for what no run has.
+
+    >>> place_of("3"), place_of(""), place_of(str(10**20))
+    (3, None, None)
+    """
+    place = int(text) if text.isdecimal() and len(text) <= DIGITS_MAX else WORLD_SIZE_MAX
+    return place if place < WORLD_SIZE_MAX else None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from ...core.run_files.state import COLLECTIVES_TAG
-from .rank_files import Columns, RankStages, chosen
+from .rank_files import Columns, RankStages, chosen, place_of
 from .tracks import RUN_TAG, Mask, training_rows
 
 WAIT = "wait "
@@ -42,7 +42,7 @@ class RecordedRank:
         self.number, self.host, self.paths = rank.metadata.rank, rank.metadata.host, rank.paths
         pairs = [(note.name, note.pairs) for note in rank.notes]
         stages = [one["pipeline_stage"] for _, one in pairs if "pipeline_stage" in one]
-        self.stage = int(stages[-1]) if stages and stages[-1].isdigit() else None
+        self.stage = place_of(stages[-1]) if stages else None
         self.groups = {
             one.get("label", ""): one.get("members", "")
             for name, one in pairs

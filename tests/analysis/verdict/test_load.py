@@ -105,6 +105,19 @@ def test_ranks_that_say_the_same_of_their_meetings(tmp_path: Path) -> None:
     ]
 
 
+def test_numbers_that_no_rank_has_are_no_members_and_no_places(tmp_path: Path) -> None:
+    for rank, label in enumerate(("pp=1", "pp=99999999999999999999")):
+        csv = RankCsv(rank, 2)
+        csv.note("process", {"pid": 1, "rank": rank, "world_size": 2, "label": label})
+        csv.note("run", {"device": "cpu", "pipeline_stage": "9" * 20 if rank == 0 else "²"})
+        csv.note("sync", {"stage": "backward", "kind": "ddp", "members": "0-2000000000"})
+        csv.step(0, 0.0, STAGES)
+        csv.write(tmp_path)
+    run = load_run(tmp_path)
+    assert run.sync_points == [SyncPoint("backward", (), "ddp")]
+    assert run.peers is not None and run.peers.tolist() == [1, 0]
+
+
 def test_a_process_that_is_alone(tmp_path: Path) -> None:
     csv = RankCsv()
     csv.process()
