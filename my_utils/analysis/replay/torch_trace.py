@@ -124,10 +124,10 @@ class _Trace:
                     self.left_out += 1
         info = source.metadata.get("distributedInfo")
         found = RANK_IN_NAME.search(Path(path).name)
-        self.rank = int(found[1]) if found else None
-        rank = info.get("rank") if isinstance(info, dict) else None
-        if isinstance(rank, int) and 0 <= rank < WORLD_SIZE_MAX:
-            self.rank = rank
+        said = info.get("rank") if isinstance(info, dict) else None
+        ranks = [said, int(found[1]) if found else None]
+        known = (one for one in ranks if isinstance(one, int) and 0 <= one < WORLD_SIZE_MAX)
+        self.rank = next(known, None)
         host = source.metadata.get("host_name")
         self.host_name = host if isinstance(host, str) else ""
 
@@ -332,7 +332,7 @@ def _waits_inside(lane: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]
         at = np.searchsorted(begins[outer], first, "right") - 1
         inside = (at >= 0) & (last <= ends[outer][np.maximum(at, 0)])
         idle = Idle(begin[here & leaf], end[here & leaf]).within(first, last)
-        waits = inside & (idle >= WAITS_LEAST * (last - first))
+        waits = inside & (last > first) & (idle >= WAITS_LEAST * (last - first))
         found.append((np.full(int(waits.sum()), one), first[waits], last[waits]))
     if not found:
         return lane[:0], begin[:0], end[:0]

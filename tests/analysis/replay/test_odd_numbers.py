@@ -69,6 +69,30 @@ def test_a_rank_that_no_job_has_is_not_taken_from_a_trace(tmp_path: Path) -> Non
     assert verdict_of([str(tmp_path)]).findings[0].ranks == (1,)
 
 
+def test_nor_from_its_name(tmp_path: Path) -> None:
+    for rank in range(2):
+        whole = {"traceEvents": device_trace(rank, 2, slow=1)}
+        (tmp_path / f"rank2024010112345678901{rank}.json").write_text(json.dumps(whole))
+    assert verdict_of([str(tmp_path)]).findings[0].ranks == (1,)
+
+
+def test_a_collective_that_takes_no_time_is_no_wait(tmp_path: Path) -> None:
+    """That of the last rank ends with the slice that called it."""
+    for rank in range(2):
+        events = []
+        for begin in range(0, 6000, 1000):
+            came = begin + (900 if rank == 1 else 600)
+            events += [
+                slice_of("user_annotation", f"ProfilerStep#{begin // 1000}", begin, begin + 1000),
+                slice_of("cpu_op", "aten::mm", begin, came),
+                slice_of("cpu_op", "gloo:all_reduce", came, begin + 900, tid=2,
+                         **{"Process Group Ranks": "[0, 1]"}),
+            ]  # fmt: skip
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"traceEvents": events}))
+    verdict = verdict_of([str(tmp_path)])
+    assert verdict.status == "found" and verdict.findings[0].ranks == (1,), verdict
+
+
 def test_kernels_of_a_database_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
     path = database(tmp_path / "run.sqlite", slow=1, ranges=True)
     file = sqlite3.connect(path)
