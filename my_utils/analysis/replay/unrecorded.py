@@ -45,7 +45,7 @@ def _groupings(operations: Operations, graph: Graph) -> list[Ints]:
     size = int(graph.rank.max()) + 1
     ranks = np.unique(graph.rank)
     found = [np.zeros(size, np.int64)]
-    if len(operations.stages) == len(ranks):
+    if all(rank in operations.stages for rank in ranks.tolist()):
         stage, place = np.zeros(size, np.int64), np.zeros(size, np.int64)
         seen: dict[int, itertools.count[int]] = {}
         for rank in ranks.tolist():

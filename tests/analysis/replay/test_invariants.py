@@ -86,6 +86,15 @@ def test_a_rank_that_is_copied_changes_nothing(planted: tuple[str, str]) -> None
     assert share2 == pytest.approx(share, abs=0.01)
 
 
+def test_stages_of_other_ranks_say_nothing() -> None:
+    operations, _ = run_of("ddp", "slow rank")
+    others = operations.kept(np.arange(len(operations)))
+    others.stages = {rank + 1: rank % 2 for rank in range(8)}
+    unknown = operations.kept(np.arange(len(operations)))
+    unknown.stages = {}
+    assert judge_operations(others).lines() == judge_operations(unknown).lines()
+
+
 @st.composite
 def any_operations(draw: st.DrawFn) -> Operations:
     """Rows with any times, some of which meet; most are not runs that could have happened."""
