@@ -108,7 +108,7 @@ def _rename(text: str) -> tuple[str, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if _BISECT not in words:
+    if not any(map(_is_bisect, words)):
         return run_cli(lambda: _main(words))
     try:
         status = run_cli(lambda: _main(words))
@@ -117,6 +117,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # its traceback would end with 1, which is "bad"
         return fail("diff", error, EXIT_SKIP)
     return _for_bisect(status)
+
+
+def _is_bisect(word: str) -> bool:
+    """Whether argparse takes it for the option, which may be abbreviated. Words that it refuses
+    count, too: it has parsed nothing where another argument is wrong."""
+    name = word.partition("=")[0]
+    return len(name) > len("--") and _BISECT.startswith(name)
 
 
 def _for_bisect(status: object) -> int:

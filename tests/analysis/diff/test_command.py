@@ -85,6 +85,7 @@ def test_gates(runs: Path, gates: list[str], status: int) -> None:
     given = [word for gate in gates for word in ("--gate", gate)]
     assert main([*sides(runs), "--quiet", *given]) == status
     assert main([*sides(runs), "--quiet", "--bisect", *given]) == {4: 125}.get(status, status)
+    assert main([*sides(runs), "--quiet", "--bisec", *given]) == {4: 125}.get(status, status)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_wrong_usage(
 ) -> None:
     places = dict(zip(("BASE", "NEW"), sides(runs), strict=True))
     words = [places.get(word, word) for word in wrong]
-    for more, status in (([], 2), (["--bisect"], 125)):
+    for more, status in (([], 2), (["--bisect"], 125), (["--bis"], 125)):
         with pytest.raises(SystemExit) as raised:
             main([*words, *more])
         assert raised.value.code == status
