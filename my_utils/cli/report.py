@@ -31,6 +31,7 @@ from ..core.command_line import (
 from ..core.outputs import check_output, open_output
 from ..core.printable import encoded
 from ..core.progress import Progress
+from ..core.ranges import checked
 from ..core.run_files.newest import found_logs
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def command_parser() -> CommandParser:
     add(
         "--memory-limit",
         default="256MB",
+        type=checked(_memory_limit),
         metavar="SIZE",
         help="of the tables; what exceeds it goes to a temporary file (%(default)s)",
     )
@@ -82,6 +84,13 @@ def command_parser() -> CommandParser:
     add_export(chosen)
     add_quiet(chosen)
     return chosen
+
+
+def _memory_limit(text: str) -> str:
+    from ..analysis.report.cells import limit_of  # numpy loads for a report only
+
+    limit_of(text)
+    return text
 
 
 def main(argv: Sequence[str] | None = None) -> int:

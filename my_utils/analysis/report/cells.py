@@ -100,7 +100,7 @@ class Cells:
     """
 
     def __init__(self, memory_limit: str = "256MB") -> None:
-        self._left = _bytes_of(memory_limit)
+        self._left = limit_of(memory_limit)
         self._numbers: dict[str, int] = {}
         self._file: IO[bytes] | None = None
         self.of_ranks: dict[int, RankOfCells] = {}
@@ -188,7 +188,8 @@ def _of_all_threads(rank: RankCells) -> Columns:
     return {name: JOINED.get(name, np.add).reduceat(both[name], firsts) for name in both}
 
 
-def _bytes_of(size: str) -> int:
+def limit_of(size: str) -> int:
+    """Bytes of the argument `memory_limit`; ValueError for what is not a size."""
     found = SIZE.fullmatch(size.strip())
     if found is None:
         raise ValueError(f"memory_limit must be such as '256MB', not {size!r}")

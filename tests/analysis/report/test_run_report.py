@@ -482,6 +482,11 @@ def test_limits_and_folders_that_cannot_be(
 ) -> None:
     with pytest.raises(ValueError, match="memory_limit must be such as '256MB', not 'much'"):
         analyze(run[1], memory_limit="much")
+    page = tmp_path / "report.html"
+    with pytest.raises(SystemExit) as raised:
+        main([str(run[1]), "--memory-limit", "much", "-o", str(page)])
+    assert raised.value.code == 2 and not page.exists()
+    assert "memory_limit must be such as '256MB', not 'much'" in capsys.readouterr().err
     (tmp_path / "file").touch()
     for option in ("--parquet", "--csv", "--png"):
         assert main([str(run[1]), option, str(tmp_path / "file" / "below")]) == 1
