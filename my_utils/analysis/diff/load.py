@@ -66,7 +66,7 @@ def load_steps(
 
     path: its log directory, or a profile CSV, journal or glob. ranks, steps: only these, by default
     all; steps is a half-open range. renames: new paths by old paths of stages; the stages inside a
-    renamed one get the new path too.
+    renamed one get the new path too. An old path that no stage has is among the problems.
 
     Raises NothingToCompare, a ValueError, where no rank can be read. Thread-safe.
     """
@@ -76,9 +76,13 @@ def load_steps(
     except NothingToJudge as error:
         raise NothingToCompare(f"{name}: {str(error).splitlines()[0]}") from None
     found = steps_of(run, renames or {})
+    missing = [
+        f"has no stage {old!r} to rename" for old in renames or () if not _has(run.stages, old)
+    ]
     for one in (found, found.by_host):
         if one is not None:
             one.path = name
+            one.problems += missing
     return found
 
 
@@ -128,9 +132,14 @@ def _renamed(stage: str, renames: Mapping[str, str]) -> str:
     'forward/attention/qkv'
     """
     for old, new in renames.items():
-        if stage == old or stage.startswith(old + SEPARATOR):
+        if _has([stage], old):
             return new + stage[len(old) :]
     return stage
+
+
+def _has(stages: Iterable[str], path: str) -> bool:
+    """Whether the path is that of a stage, or of one around a stage."""
+    return any(stage == path or stage.startswith(path + SEPARATOR) for stage in stages)
 
 
 def aligned(sides: Sequence[Sequence[RunSteps]]) -> list[str]:

@@ -181,6 +181,10 @@ def test_renamed_stages(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main([*given, "--map", "iter/data=iter/loading"]) == 0
     same = loads_checked("diff", capsys.readouterr().out)
     assert not [one for one in same["stages"] if one["differs"]]
+    assert not any("to rename" in note for note in same["notes"])
+    assert main([*given, "--map", "iter/dta=iter/loading", "--map", "ite=x"]) == 0
+    notes = loads_checked("diff", capsys.readouterr().out)["notes"]
+    assert notes == [f"{given[0]}: has no stage '{old}' to rename" for old in ("iter/dta", "ite")]
 
 
 def test_git_bisect_finds_the_commit(runs: Path, tmp_path: Path) -> None:
