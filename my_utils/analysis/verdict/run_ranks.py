@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -115,6 +115,12 @@ def problems_of(ranks: RunRanks) -> Iterator[str]:
     ):
         if found := [one.metadata.rank for one in ranks.kept if getattr(one.metadata, name)]:
             yield f"{_named(found)} {'has' if len(found) == 1 else 'have'} {what}"
+
+
+def without_files(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]:
+    """The ranks that were asked for, and are not there."""
+    if missing := sorted({*wanted} - {one.metadata.rank for one in ranks.read}):
+        yield f"{_named(missing)} {'has' if len(missing) == 1 else 'have'} no files"
 
 
 def left_out(ranks: RunRanks, named: Callable[[Sequence[int]], str]) -> Iterator[str]:

@@ -131,6 +131,18 @@ def test_a_stage_that_is_not_in_most_steps(
     assert says in capsys.readouterr().out.splitlines()[0]
 
 
+def test_ranks_that_were_asked_for_and_are_not_there(
+    healthy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(healthy), "--ranks", "0,8-9", "--json"]) == 0
+    assert loads_checked("why", capsys.readouterr().out)["notes"] == ["ranks 8-9 have no files"]
+    assert main([str(healthy), "--ranks", "0-1", "--json"]) == 0
+    assert loads_checked("why", capsys.readouterr().out)["notes"] == []
+    page = tmp_path / "report.html"
+    assert report([str(healthy), "--ranks", "0,9", "-o", str(page)]) == 0
+    assert "<li>rank 9 has no files</li>" in page.read_text()
+
+
 def test_json_and_files(
     found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
