@@ -212,6 +212,8 @@ def headline(one: Finding, verdict: Verdict) -> str:
     who = who_text(one, verdict)
     if _is_collecting(one):
         return f"BOUND BY GARBAGE COLLECTION on {who}"
+    if one.kind == "straggler" and verdict.judged_ranks == 1:  # nobody waits for it
+        return f"LONG STEPS on {who}{where}"
     if one.kind == "straggler":
         unknown = "" if one.stage or one.hosts or one.detail.get("parts") else ", stage not known"
         return f"{HEADS[one.kind]} {who}{where}{unknown}"

@@ -96,6 +96,16 @@ def test_a_rank_that_sleeps_now_and_then(ranks: int, every: int, seed: int) -> N
     assert one.detail.get("every", every) == every
 
 
+def test_nobody_waits_for_a_rank_that_is_alone() -> None:
+    def plant(run: ArrayRun) -> None:
+        run.more("forward", 9 * LOST_MS, rank=0, steps=slice(5, None, 9))
+
+    for ranks, head in ((1, "LONG STEPS on rank 0 in forward"), (2, "WAITING FOR rank 0 in")):
+        verdict, _, _ = planted(plant, ranks, 0)
+        assert verdict.lines()[0].startswith(head), verdict.lines()
+        assert any("longer in forward on rank 0" in line for line in verdict.lines())
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
 def test_pauses_in_any_stage_are_host_hiccups(ranks: int, seed: int) -> None:
