@@ -341,5 +341,5 @@ def test_a_closed_folder_does_not_take_the_one_beside_it_along(
         assert reads() == expected
 
     done_by(OTHER, reads_as_well)
-    for file in ("why.json", "report.json"):
-        assert f"{closed}: Permission denied" in (out / file).read_text()
+    for name in ("why.json", "report.json"):
+        assert f"{closed}: Permission denied" in (out / name).read_text()
