@@ -88,6 +88,22 @@ def rank_ranges(text: str, name: str = "ranks") -> Ranges:
     return tuple(ranges)
 
 
+def members_of(text: str) -> tuple[int, ...]:
+    """The ranks that a row names as those that meet; none for all. What cannot be read, and more
+    than any run has, mean all.
+
+    >>> members_of("0,3-5"), members_of("0-2000000000"), members_of("x")
+    ((0, 3, 4, 5), (), ())
+    """
+    try:
+        ranges = rank_ranges(text)
+    except ValueError:
+        return ()
+    if sum(high - low + 1 for low, high in ranges) > SET_MAX:
+        return ()
+    return tuple(rank for low, high in ranges for rank in range(low, high + 1))
+
+
 def parse_ranks(text: str, name: str = "ranks") -> set[int]:
     """The numbers of a list such as `0,3-7`.
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from .. import _core
 from ..core.printable import printable
-from ..core.ranges import rank_ranges
+from ..core.ranges import members_of
 from ..core.run_files.row_metadata import metadata_pairs, whole_number
 from ..core.trusted_open import open_without_waiting
 from .inputs import FileSet, Part, Record
@@ -66,7 +66,7 @@ class _Rank:
 
     def take(self, name: str, pairs: Mapping[str, str], row: Place) -> None:
         if name == "my_utils.sync" and pairs.get("stage") == STAGE:
-            self.members = _members(pairs.get("members", ""))
+            self.members = frozenset(members_of(pairs.get("members", "")))
         elif name == "my_utils.bucket":
             self._take_bucket(pairs)
         elif name == "my_utils.ready":
@@ -149,14 +149,6 @@ def _read(file_set: FileSet) -> _Rank:
         name, _, rest = text.partition(" ")
         rank.take(name, metadata_pairs(rest), (attempt, at_ns, tid))
     return rank
-
-
-def _members(text: str) -> frozenset[int]:
-    """What cannot be read means all ranks."""
-    with contextlib.suppress(ValueError):
-        ranges = rank_ranges(text) if text else ()
-        return frozenset(rank for low, high in ranges for rank in range(low, high + 1))
-    return frozenset()
 
 
 # --- who waits for whom ---

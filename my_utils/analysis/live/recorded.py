@@ -12,9 +12,9 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 
-from ...core.ranges import rank_ranges
+from ...core.ranges import members_of
 from ...core.run_files.row_metadata import metadata_pairs
-from ...core.run_files.state import NUMBERED_GROUP, WORLD_SIZE_MAX, Rank
+from ...core.run_files.state import NUMBERED_GROUP, Rank
 from ...core.trusted_open import open_without_waiting
 
 FILES_READ = 8  # of each directory: the stages of a run are in the files of all ranks
@@ -71,7 +71,7 @@ class Recorded:
         for data in beginnings:
             for pairs in [*_rows(data, _GROUP), *_rows(data, _SYNC)]:
                 label = pairs.get("label") or pairs.get("stage", "").rpartition("/")[2]
-                ranks = _ranks(pairs.get("members", ""))
+                ranks = frozenset(members_of(pairs.get("members", "")))
                 if not label or rank.rank not in ranks:
                     continue
                 same = [rank.rank] if NUMBERED_GROUP.fullmatch(label) else ranks
@@ -91,16 +91,6 @@ class Recorded:
 
     def _paths_of(self, rank: Rank) -> list[str]:
         return [os.path.join(folder, f"profile_rank_{rank.rank}.csv") for folder in self._log_dirs]
-
-
-def _ranks(text: str) -> frozenset[int]:
-    try:
-        ranges = rank_ranges(text)
-    except ValueError:
-        return frozenset()
-    if sum(last - first + 1 for first, last in ranges) > WORLD_SIZE_MAX:
-        return frozenset()
-    return frozenset(rank for first, last in ranges for rank in range(first, last + 1))
 
 
 def _read(path: str, *, of_end: bool = False) -> bytes:

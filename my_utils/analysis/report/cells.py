@@ -28,7 +28,7 @@ JOINED = {
     "end_ns": np.maximum,
 }  # fmt: skip
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(I?)B?", re.IGNORECASE)
+SIZE = re.compile(r"(\d{1,30}(?:\.\d+)?) ?([KMGT]?)(I?)B?", re.IGNORECASE)
 
 
 @dataclass

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _core
-from ...core.ranges import rank_ranges
-from ...core.run_files.state import WORLD_SIZE_MAX
+from ...core.ranges import members_of
 from ...trace.inputs import FileSet
 from .endings import command_of, ending_of, run_file_of, states_of
 from .load_ready import STAGE, ready_of_rank, ready_of_run
@@ -322,22 +321,11 @@ def _sync_points(notes: Sequence[Note]) -> list[SyncPoint] | None:
         return None
     kinds: dict[str | None, SyncKind] = {kind: kind for kind in SYNC_KINDS}
     points = (
-        SyncPoint(stage, _members(members), kinds[kind])
+        SyncPoint(stage, members_of(members), kinds[kind])
         for stage, members, kind in said
         if stage and kind in kinds
     )
     return list(dict.fromkeys(points))
-
-
-def _members(text: str) -> tuple[int, ...]:
-    """What cannot be read, and more ranks than any run has, mean all ranks."""
-    try:
-        ranges = rank_ranges(text) if text else ()
-    except ValueError:
-        return ()
-    if sum(high - low + 1 for low, high in ranges) > WORLD_SIZE_MAX:
-        return ()
-    return tuple(itertools.chain.from_iterable(range(low, high + 1) for low, high in ranges))
 
 
 def _device(notes: Sequence[Note], has_gpu: bool) -> str:
