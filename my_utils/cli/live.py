@@ -49,15 +49,18 @@ from ..core.command_line import (
     add_logs,
     add_quiet,
     add_ranks,
+    error_text,
     fail,
     parser,
     run_cli,
+    say,
 )
 from ..core.ranges import checked
 from ..core.run_files.newest import found_logs
 from ..core.terminal import table_lines, wants_color
 
 BETWEEN_POLLS_S = 0.5
+INTERVAL_MAX_S = 86_400.0
 BYTES_MAX = 100_000_000  # of profile CSVs: judging more holds the view up
 VERDICT_EVERY_S = 10.0
 TIMES_ITS_COST = 100.0  # so that judging takes 1 % of the time at most
@@ -116,7 +119,7 @@ def command_parser() -> CommandParser:
         help="with --once or --hung: where the ranks stand in their Python code (on the screen: s)",
     )
     add_json(chosen, "print JSON, one object a line")
-    add("--interval", type=checked(parse_seconds), default=1.0, metavar="S",
+    add("--interval", type=checked(_interval), default=1.0, metavar="S",
         help="seconds between two snapshots (1)")  # fmt: skip
     add_ranks(chosen)
     add(
@@ -129,6 +132,13 @@ def command_parser() -> CommandParser:
     add("--all", action="store_true", help="a line for each rank, however many")
     add_quiet(chosen, "with --once or --hung: print nothing, the exit status says it")
     return chosen
+
+
+def _interval(text: str) -> float:
+    seconds = parse_seconds(text)
+    if seconds > INTERVAL_MAX_S:
+        raise ValueError(f"must be at most {INTERVAL_MAX_S:,.0f} seconds, not {text!r}")
+    return seconds
 
 
 class _Snapshots:
@@ -251,8 +261,9 @@ def _go_on(snapshots: _Snapshots) -> None:
         try:
             content, _ = snapshots.take()
         except OSError as error:
-            content = [f"{error.filename}: {error.strerror}"]
-        _print(content)
+            say("live", error_text(error))
+        else:
+            _print(content)
         cost_s = time.process_time() - began_s
         time.sleep(snapshots.poller.pause_s(snapshots.interval_s, cost_s))
 

@@ -356,6 +356,7 @@ class TestTheCommand:
             (["--ranks", "3-x"], "ranks must be numbers and ranges such as 0,3-7, not '3-x'"),
             (["--ranks", "7-3"], "ranks must rise from 0 up, as in 0,3-7, not '7-3'"),
             (["--interval", "0"], "must be seconds above 0, not '0'"),
+            (["--interval", "1e10"], "must be at most 86,400 seconds, not '1e10'"),
             (["--stuck-after", "soon"], "must be seconds above 0, not 'soon'"),
         ],
     )
@@ -392,6 +393,23 @@ class TestTheCommand:
             looking.communicate(timeout=60)  # a full pipe would hold it up
             assert looking.returncode == EXIT_FINE
         assert states[0] == "running"
+
+    def test_what_it_cannot_read_is_no_part_of_its_json(
+        self, tmp_path: Path, start_rank: Start
+    ) -> None:
+        start_rank(0, 1, "iter")
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with follow(tmp_path, "--json", "--interval", "0.05", **pipes) as looking:
+            assert looking.stdout is not None and looking.stderr is not None
+            looking.stdout.readline()
+            away = tmp_path.rename(tmp_path.with_name("away"))
+            said = looking.stderr.readline()
+            away.rename(tmp_path)
+            looking.send_signal(signal.SIGINT)
+            rest, _ = looking.communicate(timeout=60)
+        assert said == f"my_utils live: {tmp_path}: No such file or directory\n"
+        for line in rest.splitlines():
+            loads_checked("live", line)
 
     @pytest.mark.slow
     def test_a_pipe_that_closes_is_no_error(self, tmp_path: Path, start_rank: Start) -> None:
