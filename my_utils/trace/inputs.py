@@ -6,6 +6,7 @@ rows that only its journal holds.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -19,14 +20,16 @@ from ..core.trusted_open import open_without_waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Iterable
+    import io
+    from collections.abc import Iterable, Iterator
 
 CSV_NAME = re.compile(r"profile_rank_(\d+)(?:\.w(\d+))?(?:\.part(\d+))?\.csv$")
 JOURNAL_NAME = re.compile(r"rank_(\d+)(?:\.w(\d+))?\..*\.journal(?:-ref)?$")
 RANKS_SHOWN = 8
 TRACE_SUFFIXES = (".pftrace", ".perfetto-trace", ".json", ".pftrace.gz", ".json.gz")
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
+
+FileId = tuple[int, int]  # device and inode
 
 
 def named_by(texts: Iterable[str]) -> list[str]:
@@ -38,6 +41,18 @@ def named_by(texts: Iterable[str]) -> list[str]:
         is_glob = GLOB_CHARACTERS.search(text) and not os.path.exists(text)
         found += (sorted(glob.glob(text)) if is_glob else []) or [text]
     return found
+
+
+def _file_id(path: Path) -> FileId | None:
+    """None where there is no such file, or nothing can be known of it."""
+    try:
+        return _id_of(os.stat(path))
+    except OSError:
+        return None
+
+
+def _id_of(status: os.stat_result) -> FileId:
+    return status.st_dev, status.st_ino
 
 
 def _real(path: Path) -> Path:
@@ -67,7 +82,9 @@ class Part(Record):
     that was found in a directory must be a regular one; the user may name a pipe.
 
     `path` is absolute, as other processes read it too; None for standard input, and for rows.
-    `name`: the path as it was given, or what else the part is called in messages.
+    `name`: the path as it was given, or what else the part is called in messages. `file`: which
+    one it was when it was found, as a rotation gives its name to another one; None where that is
+    not known.
     """
 
     def __init__(
@@ -77,12 +94,14 @@ class Part(Record):
         limit: int = -1,
         rows: bytes | None = None,
         is_found: bool = False,
+        file: FileId | None = None,
     ) -> None:
         self.name = name
         self.path = path
         self.limit = limit
         self.rows = rows
         self.is_found = is_found
+        self.file = file
 
     def size(self) -> int:
         if self.rows is not None:
@@ -98,9 +117,29 @@ class Part(Record):
             return self.name, -1, -1, self.rows, False
         if self.path is None:
             return self.name, 0, -1, None, True
+        return (
+            self.name,
+            stack.enter_context(self._open(self.path)).fileno(),
+            self.limit,
+            None,
+            True,
+        )
+
+    def _open(self, path: Path) -> io.FileIO:
+        """The file, which may have become an older part since it was found."""
         opener = open_without_waiting if self.is_found else None
-        file = open(self.path, "rb", buffering=0, opener=opener)  # noqa: SIM115
-        return self.name, stack.enter_context(file).fileno(), self.limit, None, True
+        for place in self._places(path):
+            with contextlib.suppress(FileNotFoundError):
+                file = open(place, "rb", buffering=0, opener=opener)  # noqa: SIM115
+                if self.file in (None, _id_of(os.fstat(file.fileno()))):
+                    return file
+                file.close()
+        return open(path, "rb", buffering=0, opener=opener)
+
+    def _places(self, path: Path) -> Iterator[Path]:
+        yield path
+        if self.file is not None and _is_current(path.name):
+            yield from _older_parts(path)
 
 
 class FileSet(Record):
@@ -120,8 +159,8 @@ class Inputs:
         self._rank = rank
         self._recover = recover
         self._sets: dict[tuple[str, int, int], FileSet] = {}
-        self._seen: set[Path] = set()
-        self._parts: dict[Path, Part] = {}  # by its file, without links
+        self._seen: set[Path] = set()  # journals
+        self._parts: dict[FileId, Part | None] = {}  # None for a CSV that belongs to no rank
         self._unread: dict[Path, int] = {}  # journals of dead processes, and their ranks
         self.errors: list[str] = []
 
@@ -155,6 +194,8 @@ class Inputs:
             self.add(name, is_found=True)
 
     def _add_directory(self, path: Path) -> None:
+        # One that is rotated while the names are listed is known by what had its name before.
+        before = {name: _file_id(path / name) for name in os.listdir(path) if _is_current(name)}
         names = sorted(os.listdir(path))
         files = [path / name for name in names if CSV_NAME.match(name)]
         journals = [path / name for name in names if JOURNAL_NAME.match(name)]
@@ -163,7 +204,10 @@ class Inputs:
             self.errors.append(f"{path}: the directory holds no profile_rank_*.csv{found}")
             return
         for file in sorted(files, key=_rotation_order):
-            self._add_csv(file, is_found=True)
+            if _is_current(file.name) and before.get(file.name) is None:  # it was just made
+                self._add_with_older(file, is_found=True)
+            else:
+                self._add_csv(file, is_found=True, file=before.get(file.name))
         self._take_journals(journals)
 
     def _take_journals(self, journals: Iterable[Path]) -> None:
@@ -200,26 +244,34 @@ class Inputs:
             self._add_journal(path)
             return
         match = CSV_NAME.match(path.name)
-        if match and match[3] is None:
-            for older in _older_parts(path):
-                self._add_csv(older, is_found=True)
-        self._add_csv(path, is_found=is_found)
+        self._add_with_older(path, is_found)
         if match:
             self._take_journals(_journals_of(path, match))
 
-    def _add_csv(self, path: Path, is_found: bool) -> None:
-        real = _real(path)
-        if real in self._seen:
+    def _add_with_older(self, path: Path, is_found: bool) -> None:
+        file = _file_id(path)
+        for older in _older_parts(path) if _is_current(path.name) else ():
+            self._add_csv(older, is_found=True)
+        self._add_csv(path, is_found, file)
+
+    def _add_csv(self, path: Path, is_found: bool, file: FileId | None = None) -> None:
+        """file: which one had the name before the older parts were listed."""
+        file = file or _file_id(path)
+        if file in self._parts:
             return
-        if is_found and not path.is_file():
+        is_checked = is_found and file == _file_id(path)  # else it has another name by now
+        if is_checked and not path.is_file():
             self.errors.append(f"{path}: no regular file")
             return
-        if is_found and not os.access(path, os.R_OK):
+        if is_checked and not os.access(path, os.R_OK):
             self.errors.append(f"{path}: {os.strerror(errno.EACCES)}")
             return
-        self._seen.add(real)
         match = CSV_NAME.match(path.name)
-        if self._is_of_no_rank(path, match):
+        part = Part(str(path), path.absolute(), is_found=is_found, file=file)
+        is_of_none = self._is_of_no_rank(path, match)
+        if file is not None:
+            self._parts[file] = None if is_of_none else part
+        if is_of_none:
             return
         if match:
             rank, worker = int(match[1]), int(match[2] or 0)
@@ -227,8 +279,7 @@ class Inputs:
             target = self._set(str(path.parent), rank, worker)
         else:
             target = self._set(str(path), self._next_rank(), 0)
-        self._parts[real] = Part(str(path), path.absolute(), is_found=is_found)
-        target.parts.append(self._parts[real])
+        target.parts.append(part)
 
     def _is_of_no_rank(self, path: Path, match: re.Match[str] | None) -> bool:
         """Whether its name has a number above those of ranks and processes, which is noted."""
@@ -261,13 +312,16 @@ class Inputs:
             target.parts.append(Part(f"{path} (recovered rows)", rows=rows))
 
     def _add_file_of_journal(self, csv: Path, csv_bytes: int) -> None:
-        real = _real(csv)
-        if real not in self._seen:
-            for older in _older_parts(csv):
-                self._add_csv(older, is_found=True)
-            self._add_csv(csv, is_found=True)
-        if real in self._parts:
-            self._parts[real].limit = csv_bytes
+        file = _file_id(csv)
+        if file is not None and file not in self._parts:  # rotations since the names were listed
+            current = csv.with_name(re.sub(r"\.part\d+\.csv$", ".csv", csv.name))
+            for older in _older_parts(current):
+                if _rotation_order(older) <= _rotation_order(csv):
+                    self._add_csv(older, is_found=True)
+            self._add_csv(csv, is_found=True, file=file)
+        part = None if file is None else self._parts.get(file)
+        if part is not None:
+            part.limit = csv_bytes
 
     def _followed(self, path: Path) -> Path | None:
         """The journal that a pointer file names; a journal itself as it is."""
@@ -324,6 +378,11 @@ def _rotation_order(path: Path) -> tuple[int, int, int]:
     assert match is not None
     part = sys.maxsize if match[3] is None else int(match[3])
     return int(match[1]), int(match[2] or 0), part
+
+
+def _is_current(name: str) -> bool:
+    match = CSV_NAME.match(name)
+    return match is not None and match[3] is None
 
 
 def _older_parts(path: Path) -> Iterable[Path]:

@@ -206,6 +206,35 @@ def test_gpu_times(tmp_path: Path) -> None:
     assert np.allclose(run.gpu.error_ns, 1e4)
 
 
+@pytest.mark.parametrize("rotations", [1, 3])
+@pytest.mark.parametrize("named", ["", "profile_rank_0.csv"], ids=["folder", "file"])
+def test_rotations_between_listing_and_reading_lose_nothing(
+    named: str, rotations: int, tmp_path: Path
+) -> None:
+    """The file has another name by then, and its old one is a later file's."""
+
+    def write(first: int) -> None:
+        csv = RankCsv()
+        csv.process()
+        for step in range(first, first + 10):
+            csv.step(step, step * STEP_MS, STAGES)
+        csv.write(tmp_path)
+
+    def rotate(part: int) -> None:
+        current = tmp_path / "profile_rank_0.csv"
+        current.rename(tmp_path / f"profile_rank_0.part{part:04d}.csv")
+        write(10 * part)
+
+    write(0)
+    rotate(1)
+    (file_set,), problems = find_rank_files([tmp_path / named])
+    for part in range(2, 2 + rotations):
+        rotate(part)
+    rank = read_rank(file_set)
+    assert (problems, rank.metadata.errors) == ([], [])
+    assert np.unique(rank.stages["step"]).tolist() == list(range(20))
+
+
 @pytest.mark.parametrize(
     "wrong", ["cuda_ms=inf", "cuda_ms=1e300", "cuda_ms=-5", "cuda_ms=nan", "cuda_ts=9e9"]
 )
