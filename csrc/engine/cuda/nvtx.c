@@ -31,8 +31,8 @@ struct named_category {
     nvtxDomainHandle_t domain;
 };
 
-/* The slots do not use base/hash_table.h: threads search them without a lock while another one adds,
- * so a slot is one atomic pointer to the range and its key. */
+/* The slots do not use base/hash_table.h: threads search them without a lock while another one
+ * adds, so a slot is one atomic pointer to the range and its key. */
 struct mu_nvtx {
     _Atomic(struct mu_nvtx_range *) slots[SLOT_COUNT]; /* owned; entries are never taken out */
     struct mu_nvtx_range *other;                       /* owned: used when a table is full */
