@@ -103,7 +103,7 @@ def _how(rank: RankCells, has_ended: Mapping[int, bool], statuses: Mapping[str, 
 
 def _error_of(rank: RankCells) -> str:
     """The name of the exception that ended the last attempt of its process. One that was killed
-    has no row of its end."""
-    last = rank.metadata.attempts
-    notes = [one for one in rank.notes if one.name == "my_utils.run_end" and one.attempt == last]
-    return notes[-1].pairs.get("error", "") if notes else ""
+    has rows of its beginning, and none of its end."""
+    last = max((one.attempt for one in rank.notes), default=0)
+    ends = [one for one in rank.notes if one.name == "my_utils.run_end" and one.attempt == last]
+    return ends[-1].pairs.get("error", "") if ends else ""

@@ -639,7 +639,7 @@ if rank == 2:
 # Rank 0 goes on when its time is over, and answers all the same as it serves for longer.
 timeout_s = 60 if rank else 2
 offset = ClockSynchronizer.sync_all(machine=f"host{rank}", timeout_s=timeout_s, every_s=1000)
-print(offset.error_s)
+print(offset.error_s, flush=True)
 store = dist.distributed_c10d._get_default_store()
 store.add("over", 1)
 while rank == 0 and store.add("over", 0) < 2:

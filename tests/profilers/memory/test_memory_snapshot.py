@@ -304,7 +304,7 @@ def test_the_end_of_the_process_and_forked_children(run_python: RunPython, tmp_p
             snapshotter.start("inner")
             allocator.allocate(100)
             return snapshotter.open_names
-        print(begin())
+        print(begin(), flush=True)
         if os.fork() == 0:
             import sys
             from my_utils.profilers.memory import memory_snapshot
