@@ -208,6 +208,14 @@ class ChromeJson:
         return TraceFileError(f"{self.path}: the trace is cut off")
 
 
+def number_within(value: Any, most: int) -> int | Decimal:
+    """A number of a trace, exact; ValueError for another value and for a larger one. It is compared
+    before it is taken apart, which takes as long as its exponent is large."""
+    if type(value) in (int, Decimal) and -most <= value <= most:
+        return cast("int | Decimal", value)
+    raise ValueError
+
+
 def _reason(error: ValueError | RecursionError | InvalidOperation) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"

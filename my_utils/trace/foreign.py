@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..core.ranges import RANK_MAX
 from ..core.run_files.row_metadata import encoded_word
-from .chrome_json import ChromeJson, TraceFileError
+from .chrome_json import ChromeJson, TraceFileError, number_within
 from .sorted_runs import SortedRuns
 
 if TYPE_CHECKING:
@@ -504,12 +504,9 @@ class _Rows:
 def _number(value: Any, most: int) -> int | Decimal:
     """Exact, also where it is text; ValueError for another value and for a larger one."""
     try:
-        number: int | Decimal = Decimal(value) if isinstance(value, str) else value
-        if type(number) in (int, Decimal) and -most <= number <= most:
-            return number
-    except InvalidOperation:  # it is not a number, or NaN
-        pass
-    raise ValueError("ts or dur is not a number")
+        return number_within(Decimal(value) if isinstance(value, str) else value, most)
+    except (InvalidOperation, ValueError):  # NaN among them
+        raise ValueError("ts or dur is not a number") from None
 
 
 def _rank_of(metadata: dict[str, Any]) -> int | None:

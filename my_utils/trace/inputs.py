@@ -34,13 +34,17 @@ FileId = tuple[int, int]  # device and inode
 
 def named_by(texts: Iterable[str]) -> list[str]:
     """What inputs name: of a glob what it matches. One that matches nothing stays."""
-    import glob
-
     found: list[str] = []
     for text in texts:
         is_glob = GLOB_CHARACTERS.search(text) and not os.path.exists(text)
-        found += (sorted(glob.glob(text)) if is_glob else []) or [text]
+        found += (_matches(text) if is_glob else []) or [text]
     return found
+
+
+def _matches(pattern: str) -> list[str]:
+    import glob
+
+    return sorted(glob.glob(pattern))
 
 
 def _file_id(path: Path) -> FileId | None:
@@ -185,9 +189,7 @@ class Inputs:
             self.errors.append(f"{text}: no such file or directory")
 
     def _add_glob(self, pattern: str) -> None:
-        import glob
-
-        found = sorted(glob.glob(pattern))
+        found = _matches(pattern)
         if not found:
             self.errors.append(f"{pattern}: matches no file")
         for name in found:

@@ -15,14 +15,13 @@ import operator
 import re
 from array import array
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...core.run_files.state import WORLD_SIZE_MAX
-from ...trace.chrome_json import ChromeJson, TraceFileError
+from ...trace.chrome_json import ChromeJson, TraceFileError, number_within
 from ..verdict.kinds import kind_of_stage
 from .operations import RECEIVE, SEND, TOGETHER, Flags, Ints
 
@@ -134,8 +133,8 @@ class _Trace:
     def _take(self, event: dict[str, Any]) -> None:
         category, name, args = event.get("cat"), str(event.get("name")), event.get("args")
         args = args if isinstance(args, dict) else {}
-        begin = _nanoseconds(event["ts"])
-        end = begin + _nanoseconds(event.get("dur", 0))
+        begin = int(number_within(event["ts"], TIME_MAX_US) * 1000)
+        end = begin + int(number_within(event.get("dur", 0), TIME_MAX_US) * 1000)
         thread = self._threads[event.get("tid")]
         if category == "user_annotation" and name.startswith(STEP):
             number = name.removeprefix(STEP)
@@ -278,14 +277,6 @@ class _Trace:
             "lane": nothing, "name": nothing + self.names[END], "begin": at, "end": at,
             "group": nothing - 1, "side": nothing + TOGETHER, "peer": nothing - 1, "step": step,
         }  # fmt: skip
-
-
-def _nanoseconds(us: Any) -> int:
-    """ValueError for what is not a time. An int or a Decimal is compared before it is taken apart:
-    that takes as long as its exponent is large."""
-    if type(us) not in (int, Decimal) or not -TIME_MAX_US < us < TIME_MAX_US:
-        raise ValueError
-    return int(us * 1000)
 
 
 def _bounded(number: int) -> int:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NotRequired, cast
 
 from ..live.collectives import dumps_in
-from ..live.flight_files import list_dumps
 from ..live.poll import Snapshot, SnapshotRequest, as_data, take_snapshot
 from ..live.result import CauseData, FlightRecorderData, HangData, SuspectData
 from ..live.stacks import (
@@ -118,9 +117,14 @@ def find_hang(
         return None
     if after_s is None:
         after_s = max(HUNG_AFTER_S, MEAN_STEPS * verdict.step_ns * 1e-9)
-    dumps, note = _dumps_of(log_dirs)
-    verdict.notes += [note] if note else []
-    seen = take_snapshot(SnapshotRequest(log_dirs, ranks, after_s, after_s, dumps))
+    request = SnapshotRequest(log_dirs, ranks, after_s, after_s, dumps_in(log_dirs))
+    note = ""
+    try:
+        seen = take_snapshot(request)
+    except OSError as error:  # of the dumps, or of a directory, and then again
+        seen = take_snapshot(replace(request, flight_recorder=None))
+        note = f"{request.flight_recorder}: not read: {error.strerror}"
+        verdict.notes.append(note)
     if seen.hang is None or not seen.hang.hung:
         return None
     busy = [rank for rank in seen.found.ranks if rank.stack and rank.state != "closed"]
@@ -131,14 +135,3 @@ def find_hang(
         for rank in seen.found.ranks
     )
     return HungRun(seen, stacks_of(seen) if lives else None, note)
-
-
-def _dumps_of(log_dirs: Sequence[str]) -> tuple[str | None, str]:
-    """Where the run has dumps; None with a sentence where they cannot be listed."""
-    place = dumps_in(log_dirs)
-    try:
-        if place is not None:
-            list_dumps(place)
-    except OSError as error:
-        return None, f"{place}: not read: {error.strerror}"
-    return place, ""

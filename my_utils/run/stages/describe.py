@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...core.ranges import as_ranges, ranges_text
-from .roots import held, parts
+from .roots import held, tensors_of
 
 Meeting = tuple[str, str, str]
 """(stage, kind, members), as in the row `my_utils.sync`."""
@@ -72,12 +72,6 @@ def is_member(group: Any = None) -> bool:
         return False
 
 
-def _has_buffers(module: Any) -> bool:
-    return any(
-        buffer is not None for part in parts(module) for buffer in held(part, "_buffers").values()
-    )
-
-
 def _of_fsdp2(module: Any) -> list[Meeting]:
     try:
         mesh = module._get_fsdp_state()._fsdp_param_group.mesh_info.mesh
@@ -96,7 +90,9 @@ def meetings(modules: list[Any]) -> list[Meeting]:
     for module in ddp_models(modules):
         members = group_ranks(module.process_group)
         found.append(("backward", "ddp", members))
-        if getattr(module, "broadcast_buffers", False) and _has_buffers(module):
+        if getattr(module, "broadcast_buffers", False) and any(
+            True for _ in tensors_of(module, "_buffers")
+        ):
             found.append(("forward", "ddp", members))
     for module in _fsdp(modules):
         members = group_ranks(getattr(module, "process_group", None))

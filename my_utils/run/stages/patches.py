@@ -130,6 +130,23 @@ class Patches:
             call = _core.StageCall(function, self._stages, stage, **options)
             self._set_all(name, call, owner, *others)
 
+    def _make_scriptable(self, function: Any, operator: str) -> None:
+        """torch.jit.script knows an operator by the id of its function. The table is made late,
+        from the list."""
+        from torch.jit import _builtins
+
+        known = function, operator
+        _builtins._builtin_ops.append(known)
+        if _builtins._builtin_table is not None:
+            _builtins._builtin_table[id(function)] = operator
+
+        def undo() -> None:
+            _builtins._builtin_ops.remove(known)
+            if _builtins._builtin_table is not None:
+                _builtins._builtin_table.pop(id(function), None)
+
+        self._undo.append(undo)
+
     def _set_all(self, name: str, value: Any, owner: Any, *others: Any) -> None:
         """In a module, and in others that show the same function."""
         function = getattr(owner, name)
@@ -180,7 +197,7 @@ class Patches:
 
     def _backward(self) -> None:
         self._in_c(torch.autograd, "backward", names.BACKWARD)  # Tensor.backward calls it
-        _make_scriptable(torch.autograd.backward, "aten::backward")
+        self._make_scriptable(torch.autograd.backward, "aten::backward")
         # autograd.grad is traced by Dynamo, and what it calls is not.
         self._in_c(
             torch.autograd, "_engine_run_backward", names.BACKWARD, keyword="accumulate_grad"
@@ -395,16 +412,6 @@ class Patches:
             freeze()
 
         self._set(gc, "freeze", scanned)
-
-
-def _make_scriptable(function: Any, operator: str) -> None:
-    """torch.jit.script knows an operator by the id of its function. The table is made late, from
-    the list."""
-    from torch.jit import _builtins
-
-    _builtins._builtin_ops.append((function, operator))
-    if _builtins._builtin_table is not None:
-        _builtins._builtin_table[id(function)] = operator
 
 
 def _place(function: Any, parameter: str) -> int:

@@ -8,6 +8,7 @@ module of the model.
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
@@ -49,7 +50,7 @@ def _children(module: nn.Module) -> Iterator[nn.Module]:
     return (child for child in held(module, "_modules").values() if child is not None)
 
 
-def parts(module: nn.Module) -> Iterator[nn.Module]:
+def _parts(module: nn.Module) -> Iterator[nn.Module]:
     """The module and all below it, each once."""
     found: dict[int, nn.Module] = {}
     rest = [module]
@@ -61,12 +62,14 @@ def parts(module: nn.Module) -> Iterator[nn.Module]:
             rest += _children(part)
 
 
+def tensors_of(module: nn.Module, name: str) -> Iterator[torch.Tensor]:
+    """The `_parameters` or `_buffers` of the module and of all below it."""
+    found = itertools.chain.from_iterable(held(part, name).values() for part in _parts(module))
+    return (tensor for tensor in found if tensor is not None)
+
+
 def _trains(module: nn.Module) -> bool:
-    return any(
-        parameter is not None and parameter.requires_grad
-        for part in parts(module)
-        for parameter in held(part, "_parameters").values()
-    )
+    return any(parameter.requires_grad for parameter in tensors_of(module, "_parameters"))
 
 
 def _wrapped(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
