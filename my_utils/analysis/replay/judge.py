@@ -8,6 +8,7 @@ import numpy as np
 
 from ...core.units import count_text
 from ..verdict.kinds import Kind
+from ..verdict.result import NO_TIME, NO_TIME_REMEDY
 from ..verdict.warmup import warmup_of
 from .engine import lengths, replay
 from .explain import LEAST, Explained, explain
@@ -83,6 +84,10 @@ def _judge(
         steps = count_text(verdict.judged_steps, "step")
         verdict.reason = f"{steps}, {STEPS_MIN} are needed"
         verdict.remedy = f"record more steps; torch.profiler: schedule(..., active={STEPS_MIN})"
+        return
+    if not verdict.step_ns > 0:
+        verdict.remedy = NO_TIME_REMEDY
+        verdict.reason = NO_TIME
         return
     if _leave_too_early(graph) or verdict.replay_off > OFF_MAX:
         verdict.reason = (

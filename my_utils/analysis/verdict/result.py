@@ -11,6 +11,9 @@ from .kinds import Kind, is_costly
 
 Status = Literal["ok", "found", "not judged"]
 
+NO_TIME = "the steps take no time"
+NO_TIME_REMEDY = "look at the times of its rows: a clock that stands still gives none"
+
 _COLOURS: dict[Status, str] = {"ok": "#009e73", "found": "#d55e00", "not judged": "#8a8f98"}
 
 

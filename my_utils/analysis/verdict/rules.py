@@ -28,7 +28,7 @@ from .last_in_backward import last_inside
 from .loss import LEAST_SHARE, Loss, Remaining
 from .memory import LEAST_GROWTH, MEMORY_NAMES, growth_of
 from .quantiles import median
-from .result import Finding, Verdict
+from .result import NO_TIME, NO_TIME_REMEDY, Finding, Verdict
 from .run_data import (
     GPU_COUNTERS,
     HOST_COUNTERS,
@@ -184,8 +184,8 @@ def _why_not(run: RunData, columns: Integers, verdict: Verdict) -> str | None:
             f"{count_text(len(columns), 'step')} after the warm-up, {STEPS_MIN} are needed{early}"
         )
     if not verdict.step_ns > 0:
-        verdict.remedy = "look at the times of its rows: a clock that stands still gives none"
-        return "the steps take no time"
+        verdict.remedy = NO_TIME_REMEDY
+        return NO_TIME
     if run.device == "cuda" and not has_gpu_times(run, columns):
         verdict.remedy = "use MyTimer(use_cuda=True), or start the script with `my_utils run`"
         return "fewer than 80 % of the steps have GPU times; host times are times of enqueueing"

@@ -95,6 +95,14 @@ def test_stages_of_other_ranks_say_nothing() -> None:
     assert judge_operations(others).lines() == judge_operations(unknown).lines()
 
 
+def test_steps_that_take_no_time_are_not_judged() -> None:
+    operations, _ = run_of("ddp", "slow rank")
+    still = operations.kept(np.arange(len(operations)))
+    still.begin_ns = still.end_ns = np.zeros(len(operations), np.int64)
+    verdict = judge_operations(still)
+    assert (verdict.status, verdict.reason) == ("not judged", "the steps take no time")
+
+
 @st.composite
 def any_operations(draw: st.DrawFn) -> Operations:
     """Rows with any times, some of which meet; most are not runs that could have happened."""
