@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..core.ranges import as_ranges, ranges_text
+from ..core.run_files.run_file import read_run_file
 from .environment import hung_after_s
-from .folder import read_run_file
 from .report_file import Reported
 
 LINES_MAX = 12
@@ -43,7 +43,7 @@ def closing_lines(reported: Reported) -> list[str]:
 def _are_all(reported: Reported, place: str) -> bool:
     """Whether all ranks of the run are on this host."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return len(reported.ranks) >= int(read_run_file(Path(place))["world_size"])
+        return len(reported.ranks) >= int(read_run_file(place)["world_size"])
     return False
 
 

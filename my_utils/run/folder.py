@@ -12,14 +12,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..core.bounded_read import read_whole
 from ..core.files import atomic_write
+from ..core.run_files.run_file import RUN_FILE, read_run_file
 from ..core.trusted_open import own_temporary_folder
 
 RUNS = "logs"
 LATEST = "latest"
-RUN_FILE = "run.json"
-RUN_FILE_BYTES_MAX = 1 << 20
 
 _OF_EACH_RUN = {"version", "script", "command", "started", "run_id"}
 _OF_THE_LAST_ATTEMPT = {"world_size", "torch", "moved_to"}
@@ -129,14 +127,6 @@ def write_run_file(folder: Path, about: Mapping[str, object]) -> None:
     """Writes run.json. OSError if it cannot be written."""
     with atomic_write(folder / RUN_FILE) as file:
         file.write(json.dumps({"version": 1, **about}, indent=1).encode() + b"\n")
-
-
-def read_run_file(folder: Path) -> dict[str, Any]:
-    """What run.json says. OSError if it cannot be read, ValueError where it is damaged."""
-    data, _ = read_whole(folder / RUN_FILE, RUN_FILE_BYTES_MAX, "a run's file")
-    from ..core.checked_json import object_of  # a training reads it once, at its end
-
-    return object_of(data)
 
 
 def complete_run_file(folder: Path, about: Mapping[str, object], *, leads: bool) -> None:

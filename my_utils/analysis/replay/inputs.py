@@ -10,8 +10,8 @@ import numpy as np
 
 from ...core.arguments import check_int
 from ...core.run_files.newest import is_run
+from ...core.run_files.run_file import RUN_FILE
 from ..verdict.causes import causes_of, causes_of_all
-from ..verdict.endings import RUN_FILE
 from ..verdict.finding_causes import KINDS, host_of, known_part
 from ..verdict.load import NothingToJudge, load_run
 from ..verdict.loss import LEAST_SHARE

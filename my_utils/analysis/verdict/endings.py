@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...core.bounded_read import read_whole
-from ...core.checked_json import object_of
 from ...core.process_end import status_text
 from ...core.ranges import ranks_text
 from ...core.run_files.ranks import find_ranks
+from ...core.run_files.run_file import read_run_file
 from .rank_cells import RankCells
 
-RUN_FILE = "run.json"
-RUN_FILE_BYTES_MAX = 1 << 20
 NAMED_MAX = 2
 EXITED, KILLED = "exit", "killed or crashed"
 
@@ -27,8 +24,7 @@ def run_file_of(paths: Sequence[str]) -> dict[str, Any]:
     """What `my_utils run` wrote down next to the files; {} where it did not."""
     for path in paths:
         try:
-            data, _ = read_whole(os.path.join(path, RUN_FILE), RUN_FILE_BYTES_MAX, "a run's file")
-            return object_of(data)
+            return read_run_file(path)
         except (OSError, ValueError):
             continue
     return {}
