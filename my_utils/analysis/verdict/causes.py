@@ -284,13 +284,8 @@ def worker_of(host: Mapping[str, Matrix], waited_ns: Matrix) -> dict[str, object
     of_worker = np.bincount(worker.astype(int), times)
     if len(steps) == 1 and of_worker.max() >= OF_ONE_WORKER * of_worker.sum():
         found["worker"] = int(of_worker.argmax())
-        if does == "storage":
-            read = host.get(LOADER_READ, np.full(steps.shape, np.nan))
-            found |= _bytes_read(read[steps & (host["loader_worker"] == found["worker"])], steps)
+        if does == "storage" and LOADER_READ in host:
+            read = host[LOADER_READ][steps & (host["loader_worker"] == found["worker"])]
+            if total := float(np.nansum(read)):
+                found["read_bytes"] = total / int(steps.sum())
     return found
-
-
-def _bytes_read(of_worker: Matrix, steps: Mask) -> dict[str, object]:
-    """of_worker: bytes in the steps that have a row of that worker; NaN where there is none."""
-    total = float(np.nansum(of_worker))
-    return {"read_bytes": total / int(steps.sum())} if total else {}

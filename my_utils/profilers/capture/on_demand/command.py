@@ -392,7 +392,10 @@ def _run(arguments: argparse.Namespace) -> int:
     elif is_text:
         print(describe_request(request), flush=True)
     if arguments.wait is None:
-        _hint(arguments, missing)
+        for rank, reason in missing.items():
+            say("capture", f"rank {rank}: {reason}")
+        if is_text and arguments.logs is not None:
+            print(f"the ranks answer in {captures_folder(arguments.logs)}; --wait waits for them")
         return EXIT_FAILED if missing else EXIT_FINE
     return _wait(arguments, request)
 
@@ -454,13 +457,6 @@ def _missing(arguments: argparse.Namespace) -> dict[int, str] | None:
         say("capture", f"rank {rank}: {reason}")
     fail("capture", f"{arguments.logs}: none of the ranks that are asked runs")
     return None
-
-
-def _hint(arguments: argparse.Namespace, missing: Mapping[int, str]) -> None:
-    for rank, reason in missing.items():
-        say("capture", f"rank {rank}: {reason}")
-    if not (arguments.json or arguments.quiet) and arguments.store is None:
-        print(f"the ranks answer in {captures_folder(arguments.logs)}; --wait waits for them")
 
 
 def _wait(arguments: argparse.Namespace, request: Request) -> int:
