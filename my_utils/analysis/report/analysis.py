@@ -55,7 +55,7 @@ from .data import RunFigures
 from .figures import Heat, heat_of, write_figures
 from .grid import Grid
 from .judged import Source, judged_of, sync_pattern
-from .load import PURPOSE, problems_of, read_ranks
+from .load import PURPOSE, problems_of_report, read_ranks
 from .on_ray import read_ranks_on_ray
 from .overlap import overlap_of
 from .page import StepTrace, page_text
@@ -316,7 +316,7 @@ def _report(cells: Cells, ranks: RunRanks, problems: list[str], options: Options
     metadata = {one.metadata.rank: one.metadata for one in ranks.kept}
     peers = {one.metadata.rank: peers_of(one) for one in ranks.kept}
     grid = Grid(cells, peers, options.warmup)
-    problems = problems + problems_of(grid, ranks, options.ranks)
+    problems = [*problems, *problems_of_report(grid, ranks, options.ranks)]
     if not grid.paths:
         raise ReportError("\n".join([*problems, "no stage has ended in these files"]))
     offsets = clock_offsets(grid)

@@ -24,7 +24,7 @@ from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_rank_
 from .readers import read_side_by_side
 from .recorded_rank import RecordedRank
 from .run_data import GpuTimes, Integers, Matrix, RunData, SyncKind, SyncPoint
-from .run_ranks import RunRanks, problems_of, ranks_of_run, without_files
+from .run_ranks import RunRanks, problems_of, ranks_of_run
 
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
 STEPS_KEPT = 1000  # at least, however many ranks there are
@@ -92,8 +92,7 @@ def run_of(
         ]
         raise NothingToJudge("\n".join([*problems, *empty]) or "no rank was found")
     run = _as_arrays(kept, ranks.shifts, steps or EVER, bounds)
-    missing = without_files(ranks, wanted or ())
-    run.problems = [*problems, *missing, *problems_of(ranks), *run.problems]
+    run.problems = [*problems, *problems_of(ranks, wanted or ()), *run.problems]
     run.world_size = 0 if wanted is not None else max(one.metadata.world_size for one in kept)
     run.older_attempts = max(one.metadata.older_runs for one in kept)
     if again := [one.repeated for one in kept if one.repeated is not None]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ...core.ranges import ranks_text
+from ...core.run_files.state import WORLD_SIZE_MAX
 from ...core.units import bytes_text, count_text
 from .blame import blame, blame_without_stage
 from .causes import worker_of
@@ -168,7 +169,7 @@ def _why_not(run: RunData, columns: Integers, verdict: Verdict) -> str | None:
         return "no rank has a step"
     if run.world_size > len(run.ranks):
         here = set(run.ranks.tolist())
-        missing = [rank for rank in range(min(run.world_size, 1 << 20)) if rank not in here]
+        missing = [rank for rank in range(min(run.world_size, WORLD_SIZE_MAX)) if rank not in here]
         verdict.remedy = "name all folders of the run, those of other nodes too"
         return f"no files of {_ranks(missing)} of {run.world_size}"
     if len(run.steps) == 1 and not run.command:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...core.ranges import as_ranges, ranges_text
+from ...core.ranges import ranks_text
 from .rank_cells import RankCells, numbered
 
 RANGES_NAMED = 6
@@ -100,12 +100,18 @@ def _together(ranks: Sequence[RankCells]) -> Iterator[list[tuple[int, int]]]:
         yield found
 
 
-def problems_of(ranks: RunRanks) -> Iterator[str]:
-    """What is wrong with the files, a sentence each."""
-    yield from left_out(ranks, _named)
+def problems_of(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]:
+    """What is wrong with the files, a sentence each. wanted: the ranks that should have some."""
+    if missing := {*wanted} - {one.metadata.rank for one in ranks.read}:
+        yield f"{ranks_have(missing)} no files"
+    if ranks.older:
+        theirs = "its" if len(ranks.older) == 1 else "their"
+        yield f"{_are(ranks.older)} left out: {theirs} files hold nothing of the last run"
+    if ranks.gone:
+        yield f"{_are(ranks.gone)} left out: the last attempt has fewer ranks"
     there = {one.metadata.rank for one in ranks.kept} | {*ranks.older, *ranks.gone}
     if empty := [one.metadata.rank for one in ranks.read if one.metadata.rank not in there]:
-        yield f"{_named(empty)}: no stage has ended in the files"
+        yield f"{ranks_text(empty, RANGES_NAMED)}: no stage has ended in the files"
     for one in ranks.read:
         yield from (f"rank {one.metadata.rank}: {error}" for error in one.metadata.errors)
     for what, name in (
@@ -114,26 +120,16 @@ def problems_of(ranks: RunRanks) -> Iterator[str]:
         ("a clock that was set during the run", "clock_steps"),
     ):
         if found := [one.metadata.rank for one in ranks.kept if getattr(one.metadata, name)]:
-            yield f"{_named(found)} {'has' if len(found) == 1 else 'have'} {what}"
+            yield f"{ranks_have(found)} {what}"
 
 
-def without_files(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]:
-    """The ranks that were asked for, and are not there."""
-    if missing := sorted({*wanted} - {one.metadata.rank for one in ranks.read}):
-        yield f"{_named(missing)} {'has' if len(missing) == 1 else 'have'} no files"
+def ranks_have(ranks: Collection[int]) -> str:
+    """
+    >>> ranks_have([3]), ranks_have([0, 1, 2, 5])
+    ('rank 3 has', 'ranks 0-2,5 have')
+    """
+    return f"{ranks_text(ranks, RANGES_NAMED)} {'has' if len(ranks) == 1 else 'have'}"
 
 
-def left_out(ranks: RunRanks, named: Callable[[Sequence[int]], str]) -> Iterator[str]:
-    """The ranks that are not part of the run, and why. named: how ranks are listed."""
-    if ranks.older:
-        are_left, theirs = ("is", "its") if len(ranks.older) == 1 else ("are", "their")
-        why = f"{theirs} files hold nothing of the last run"
-        yield f"{named(ranks.older)} {are_left} left out: {why}"
-    if ranks.gone:
-        are_left = "is" if len(ranks.gone) == 1 else "are"
-        yield f"{named(ranks.gone)} {are_left} left out: the last attempt has fewer ranks"
-
-
-def _named(ranks: Sequence[int]) -> str:
-    text = ranges_text(as_ranges(ranks), RANGES_NAMED)
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}"
+def _are(ranks: Collection[int]) -> str:
+    return f"{ranks_text(ranks, RANGES_NAMED)} {'is' if len(ranks) == 1 else 'are'}"

@@ -378,9 +378,7 @@ def test_a_damaged_world_size_is_only_told(tmp_path: Path) -> None:
     folder = Run(ranks=4, steps=8).write(tmp_path / "logs")
     path = folder / "profile_rank_3.csv"
     path.write_text(path.read_text().replace("world_size=4", "world_size=2000000000"))
-    (problem,) = analyze(folder).problems
-    assert problem.startswith("ranks 4, 5, 6, 7, 8, ")
-    assert problem.endswith(", 23 and 1999999976 more have no files")
+    assert analyze(folder).problems == [f"ranks 4-{(1 << 20) - 1} have no files"]
 
 
 def test_a_number_that_is_no_rank(tmp_path: Path) -> None:
@@ -418,8 +416,8 @@ def test_the_last_of_two_runs_in_a_directory_counts(tmp_path: Path) -> None:
     assert found.ranks["rank"].tolist() == [0, 1, 2, 3, 4, 5]
     assert found.run["steps"] == 20
     problems = " ".join(found.problems)
-    assert "ranks 6, 7 are left out: their files hold nothing of the last run" in problems
-    assert "ranks 0, 1, 2, 3, 4, 5 have older runs in the same files" in problems
+    assert "ranks 6-7 are left out: their files hold nothing of the last run" in problems
+    assert "ranks 0-5 have older runs in the same files" in problems
 
 
 def test_a_clock_that_is_set_while_it_runs(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_ranks_that_the_last_attempt_has_no_more(tmp_path: Path) -> None:
     Run(ranks=6, steps=40, first_step=30, attempt=2, start_ns=START_NS + 10**12).write(logs)
     report = analyze(logs)
     assert report.ranks["rank"].tolist() == load_run(logs).ranks.tolist() == list(range(6))
-    assert "ranks 6, 7 are left out: the last attempt has fewer ranks" in report.problems
+    assert "ranks 6-7 are left out: the last attempt has fewer ranks" in report.problems
 
 
 @pytest.mark.parametrize("seed", range(4))
