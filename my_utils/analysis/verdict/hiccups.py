@@ -128,7 +128,8 @@ def _inside_the_meetings(work: Work, own: Matrix, row: int, events: Mask, saved:
 
 
 def _long_for_no_reason(work: Work, own: Matrix, events: Mask, saved: Matrix) -> Matrix:
-    whole = median(own + work.in_meetings.sum(2), 0)
+    # What all ranks do in a step, such as an evaluation, is a reason.
+    whole = median(own + work.in_meetings.sum(2), 0) - own.min(0)
     calm = whole[~events]
     usual = levels_of(np.where(events, np.median(calm), whole))
     low, high = np.quantile(calm, [0.1, 0.4])

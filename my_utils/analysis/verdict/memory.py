@@ -41,7 +41,7 @@ def growth_of(counters: Mapping[str, Matrix], columns: Integers) -> Growth | Non
     for counter, name in MEMORY_NAMES.items():
         if counter not in counters:
             continue
-        slopes, growths = _slopes(counters[counter][:, columns]).T
+        slopes, growths = _slopes(counters[counter][:, columns], columns).T
         growing = np.flatnonzero(growths >= LEAST_SUSPICIOUS)
         if len(growing):
             steepest, growth = float(slopes[growing].max()), float(growths[growing].max())
@@ -49,31 +49,33 @@ def growth_of(counters: Mapping[str, Matrix], columns: Integers) -> Growth | Non
     return max(found, key=lambda one: one.growth, default=None)
 
 
-def _slopes(series: Matrix) -> Matrix:
-    """Of each rank the bytes a step and the growth as a share; zeros where it does not grow."""
+def _slopes(series: Matrix, steps: Integers) -> Matrix:
+    """Of each rank the bytes a step and the growth as a share; zeros where it does not grow. Memory
+    is measured in some steps only."""
     known = np.isfinite(series)
     whole = known.all(1)
     slopes = np.zeros((len(series), 2))
-    slopes[whole] = _slopes_of(series[whole])
+    slopes[whole] = _slopes_of(series[whole], steps)
     for row in np.flatnonzero(~whole):
-        slopes[row] = _slopes_of(series[row, known[row]][None, :])[0]
+        slopes[row] = _slopes_of(series[row, known[row]][None, :], steps[known[row]])[0]
     return slopes
 
 
-def _slopes_of(series: Matrix) -> Matrix:
-    """The same of ranks without gaps."""
+def _slopes_of(series: Matrix, steps: Integers) -> Matrix:
+    """The same of ranks that were measured in all of these steps."""
     slopes = np.zeros((len(series), 2))
-    steps = series.shape[1]
-    if steps < 2 * PARTS or not len(series):
+    if len(steps) < 2 * PARTS or not len(series):
         return slopes
     parts = np.array_split(series, PARTS, axis=1)
     levels = np.stack([np.median(part, axis=1) for part in parts], axis=1)
     rises = np.diff(levels, axis=1)
     grows = ((rises > 0).sum(1) >= RISES_MIN) & (levels[:, 0] > 0)
     grows &= rises[:, -LAST_PARTS:].mean(1) >= LAST_SHARE * rises.mean(1)
+    places = np.array([np.median(part) for part in np.array_split(steps, PARTS)])
     first, second = np.triu_indices(PARTS, 1)
     levels = levels[grows]
-    a_part = np.median((levels[:, second] - levels[:, first]) / (second - first), axis=1)
-    a_step = a_part / (steps / PARTS)
-    slopes[grows] = np.stack([a_step, a_step * steps / levels[:, 0]], axis=1)
+    apart = (levels[:, second] - levels[:, first]) / (places[second] - places[first])
+    a_step = np.median(apart, axis=1)
+    span = int(steps[-1] - steps[0]) + 1
+    slopes[grows] = np.stack([a_step, a_step * span / levels[:, 0]], axis=1)
     return slopes

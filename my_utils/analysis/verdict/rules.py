@@ -256,18 +256,21 @@ def _counters(
 def _compared(
     run: RunData, groups: Sequence[tuple[Work, Remaining]], columns: Integers
 ) -> list[Finding]:
-    findings = [
-        _finding(run, work, loss, None if loss.part is None else work.parts[loss.part], columns)
-        for work, left in groups
-        for loss in left.losses
-    ]
     over_time = slower_over_time(groups)
-    if over_time is not None:
-        findings.append(_finding(run, groups[0][0], over_time[0], over_time[1], columns))
+    joined: dict[tuple[object, ...], Finding] = {}
     for work, left in groups:
-        for loss, stage in shared_stages(work, left):
-            findings.append(_finding(run, work, loss, stage, columns))
-    return _joined(findings)
+        losses = [
+            (loss, None if loss.part is None else work.parts[loss.part]) for loss in left.losses
+        ]
+        if over_time is not None and work is groups[0][0]:
+            losses.append(over_time)
+        losses += shared_stages(work, left)
+        own: dict[tuple[object, ...], Finding] = {}
+        for loss, stage in losses:
+            _join(own, _finding(run, work, loss, stage, columns), adds=True)
+        for one in own.values():
+            _join(joined, one, adds=False)
+    return list(joined.values())
 
 
 def _finding(run: RunData, work: Work, loss: Loss, stage: str | None, columns: Integers) -> Finding:
@@ -286,22 +289,24 @@ def _finding(run: RunData, work: Work, loss: Loss, stage: str | None, columns: I
     )
 
 
-def _joined(findings: Sequence[Finding]) -> list[Finding]:
-    """What several groups share is named once, with the largest cost: they pass it at once. So is a
-    stage of one group that is long in all steps, and longer in some."""
-    joined: dict[tuple[object, ...], Finding] = {}
-    for one in findings:
-        key = one.kind, one.stage, one.hosts, one.since_step
-        if key not in joined:
-            joined[key] = one
-            continue
-        other = joined[key]
-        first, second = (one, other) if one.cost_ns_a_step > other.cost_ns_a_step else (other, one)
-        if first.ranks == second.ranks:
-            first.detail = {**second.detail, **first.detail}
-        first.ranks = tuple(sorted({*first.ranks, *second.ranks}))
-        joined[key] = first
-    return list(joined.values())
+def _join(findings: dict[tuple[object, ...], Finding], one: Finding, *, adds: bool) -> None:
+    """Names once what is found several times. adds: in one group, where a stage is long in all
+    steps and longer in some: the costs add up. Several groups pass it at once: the largest counts.
+    """
+    key = one.kind, one.stage, one.hosts, one.since_step
+    other = findings.get(key)
+    if other is None:
+        findings[key] = one
+        return
+    first, second = (one, other) if one.cost_ns_a_step > other.cost_ns_a_step else (other, one)
+    if first.ranks == second.ranks:
+        first.detail = {**second.detail, **first.detail}
+    first.ranks = tuple(sorted({*first.ranks, *second.ranks}))
+    if adds:
+        first.cost_ns_a_step += second.cost_ns_a_step
+        first.saves_ns_a_step += second.saves_ns_a_step
+        first.share += second.share
+    findings[key] = first
 
 
 def _explain_input(run: RunData, findings: Sequence[Finding], columns: Integers) -> None:

@@ -226,6 +226,36 @@ def test_batches_that_are_larger_by_turns_explain_an_imbalance() -> None:
     assert finding.cost_ns_a_step == pytest.approx(12e6, rel=0.1)
 
 
+def test_what_all_ranks_do_at_times_is_no_hiccup_of_one() -> None:
+    """An evaluation of 300 ms each 10 steps; rank 1 alone pauses in four other steps."""
+
+    def plant(run: ArrayRun) -> None:
+        run.more("eval", 300.0, steps=slice(9, None, 10))
+        run.more("untimed", 100.0, rank=1, steps=[13, 34, 55, 76])
+
+    means_ms = {"input": 1.0, "forward": 6.0, "backward": 10.0, "optimizer": 2.0, "eval": 0.0}
+    verdict, _, _ = planted(plant, 2, 0, means_ms=means_ms)
+    one = worst(verdict)
+    assert (one.kind, one.ranks) == ("eval", (0, 1))
+    assert [other.kind for other in verdict.costly] == ["eval"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stage_that_is_long_in_all_steps_and_longer_in_some(seed: int) -> None:
+    """Both are one finding, and a step without it has neither."""
+
+    def plant(run: ArrayRun) -> None:
+        run.more("untimed", 40.0)
+        run.more("untimed", 200.0, steps=slice(7, None, 10))
+
+    verdict, healthy_ns, run = planted(plant, 1, seed)
+    one = worst(verdict)
+    assert (one.kind, one.stage) == ("untimed", "untimed")
+    assert one.cost_ns_a_step == one.saves_ns_a_step == pytest.approx(60e6, rel=0.15)
+    assert verdict.step_ns - one.saves_ns_a_step == pytest.approx(healthy_ns, rel=0.1)
+    never_more_than_the_step(verdict, run)
+
+
 def test_how_often_all_ranks_write_a_checkpoint() -> None:
     means = {"input": 2.0, "forward": 25.0, "backward": 60.0, "optimizer": 6.0, "checkpoint": 0.0}
     run = ArrayRun(ranks=2, steps=201, means_ms=means)
@@ -422,6 +452,16 @@ def test_communication_that_was_timed() -> None:
 
 
 # --- memory ---
+
+
+@pytest.mark.parametrize("every", [1, 5, 40])
+def test_memory_that_is_measured_in_some_steps_only(every: int) -> None:
+    grows = np.full((1, 1200), np.nan)
+    grows[:, ::every] = 1e8 + 2**18 * np.arange(1200)[::every]
+    verdict = judge(ArrayRun(ranks=1, steps=1200).data(counters={"rss_bytes": grows}))
+    one = next(one for one in verdict.findings if one.kind == "memory grows")
+    assert one.detail["bytes_a_step"] == pytest.approx(2**18, rel=0.01)
+    assert one.detail["growth"] == pytest.approx(2**18 * 1200 / 1e8, rel=0.15)
 
 
 def test_memory_that_grows_and_memory_that_fills_up() -> None:
