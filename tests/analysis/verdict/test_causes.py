@@ -91,6 +91,20 @@ def test_a_cause_with_most_of_the_time_is_named(cause: str, ranks: int, seed: in
     assert any("docs/runs/hiccups.md" in line for line in verdict.lines(200))
 
 
+def test_a_collection_that_had_no_core_most_of_the_time() -> None:
+    """Its time is taken by the clock, so what it waited for a core is in it."""
+    took_us = 1000 * HICCUP_MS
+    run = ArrayRun(ranks=2, seed=0)
+    for step in STEPS:
+        run.more("untimed", HICCUP_MS, rank=1, steps=step)
+    host = {name: np.zeros((2, run.steps)) for name in ("cpu_us", "delay_us", "gc2_us")}
+    here = 1, list(STEPS)
+    host["gc2_us"][here], host["cpu_us"][here] = 0.99 * took_us, 0.14 * took_us
+    host["delay_us"][here] = 0.86 * took_us
+    detail = judge(run.data(counters=host)).findings[0].detail
+    assert detail["causes"] == [("gc2", pytest.approx(0.99, abs=0.03))]
+
+
 def test_causes_of_equal_parts_are_unknown() -> None:
     verdict = judged({"gc2": 0.35, "delay": 0.33, "own": 0.32}, 4, 0)
     one = hiccups_of(verdict)
