@@ -36,22 +36,21 @@ def shared_stages(work: Work, left: Remaining) -> list[tuple[Loss, str]]:
         if kind is None or float(saved[best].mean()) < LEAST_SHARE * work.step_ns:
             break
         loss = Loss(kind, saved[best], np.arange(len(work.rows)), part)
-        loss.detail = {
-            "took_ns": float(median(work.own[..., part].mean(1))),
-            **_times(median(left.parts[..., part], 0)),
-        }
+        longest = saved[best] if work.meets else left.parts[own.mean(1).argmax(), :, part]
+        took = median(left.parts[..., part], 0)
+        loss.detail = {"took_ns": loss.cost_ns, **_times(took, longest)}
         found.append((loss, work.parts[part]))
         own = own - left.parts[..., part]
     return found
 
 
-def _times(took_ns: Matrix) -> dict[str, float]:
+def _times(took_ns: Matrix, longest_ns: Matrix) -> dict[str, float]:
     """Of a stage that few steps have: in how many they have it, at what distance if that is always
-    the same, and how long it takes. took_ns: of each step."""
+    the same, and how long it takes then. Both of each step, of the usual rank and of the last."""
     steps = np.flatnonzero(took_ns > NOT_AT_ALL * took_ns.max(initial=0.0))
     if not len(steps) or len(steps) > RARE * len(took_ns):
         return {}
-    found: dict[str, float] = {"times": len(steps), "each_ns": float(took_ns[steps].mean())}
+    found: dict[str, float] = {"times": len(steps), "each_ns": float(longest_ns[steps].mean())}
     if is_regular(steps):
         found["every"] = int(steps[1] - steps[0])
     return found
