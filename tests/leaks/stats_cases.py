@@ -104,28 +104,3 @@ if hasattr(_core.NanInfCount, "__replace__"):
     def replace_counts(folder: Path) -> Iterator[Callable[[], object]]:
         replace = getattr(_core.NanInfCount((1, 0, 0)), "__replace__")  # noqa: B009
         yield lambda: replace(nan=2)
-
-
-@case("trimmed_means", "block_bootstrap")
-def draws_of_steps(folder: Path) -> Iterator[Callable[[], object]]:
-    few = torch.rand(40, 3, dtype=torch.float64).numpy()
-    many = torch.rand(5000, 3, dtype=torch.float64).numpy()
-    missing = few.copy()
-    missing[3, 1] = float("nan")
-
-    def action() -> None:
-        assert len(_core.trimmed_means(few, 4)) == 24
-        for values in (few, many):
-            assert len(_core.block_bootstrap(values, 4, 7, 3, seed=1)) == 72
-        for block, count in ((41, 3), (7, 0)):
-            with contextlib.suppress(ValueError):
-                _core.block_bootstrap(few, 4, block, count)
-        with contextlib.suppress(ValueError):
-            _core.trimmed_means(missing, 4)
-        with contextlib.suppress(ValueError):
-            _core.block_bootstrap(missing, 4, 7, 3)
-        for wrong in (few[0], few.astype("f4"), b"abc"):
-            with contextlib.suppress(TypeError):
-                _core.trimmed_means(wrong, 1)
-
-    yield action

@@ -110,7 +110,6 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_bucket_times_exec},
     {Py_mod_exec, mu_py_run_stages_exec},
     {Py_mod_exec, mu_py_stage_call_exec},
-    {Py_mod_exec, mu_py_block_bootstrap_exec},
     {Py_mod_exec, mu_py_process_stacks_exec},
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},

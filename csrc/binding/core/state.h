@@ -112,7 +112,6 @@ int mu_py_module_timer_exec(PyObject *module);
 int mu_py_run_stages_exec(PyObject *module);
 int mu_py_stage_call_exec(PyObject *module);
 int mu_py_bucket_times_exec(PyObject *module);
-int mu_py_block_bootstrap_exec(PyObject *module);
 int mu_py_process_stacks_exec(PyObject *module);
 
 /* Frees the memory that is kept for hook events. Their type must still be there: the allocator asks

@@ -17,15 +17,16 @@ from .intervals import (
     of_part,
     of_ratio,
     sample,
-    trimmed_places,
 )
 from .load import MEMORY, NothingToCompare, RunSteps, aligned, load_steps
 from .result import Difference, FigureDifference, StageDifference, Status
+from .usual import Split, split
 
 STEPS_LEAST = 20
 LOADED_AT_ONCE = 2
 
 Side = Sequence[RunSteps]
+USUAL, ABOVE, WHOLE, STAGES = range(4)  # the first figures of a step, and where stages begin
 REST = 0.25  # of what the named ranks have, that the mean of the others may have
 SCATTER = 0.2  # of the ranks' scatter, that may be left within the two groups
 
@@ -67,16 +68,22 @@ def _compared_by_one_clock(
     stages = aligned((a, b))
     for run in everything:
         run.parts = run.parts[:, first:last]
-    sides = [[_figures(run) for run in side] for side in (a, b)]
-    if any((figures[:, 0] <= 0).any() for side in sides for figures in side):
+    if any((run.step_ns <= 0).any() for run in everything):
         found.reason = "a step took no time: its rows are wrong"
         return found
-    by_steps = found.within
-    one, two = (sample(side, by_steps=by_steps, seed=at) for at, side in enumerate(sides))
-    found.step = of_ratio(one, two, 0)
+    splits = split((a, b))
+    one, two = (
+        sample([_figures(run) for run in side], by_steps=found.within, seed=at)
+        for at, side in enumerate(splits)
+    )
+    found.step = of_ratio(one, two, USUAL)
     found.status = _status_of(found.step)
-    found.a_ns, found.b_ns = float(one.means[0]), float(two.means[0])
-    found.stages = _stages(stages, one, two, a, b)
+    found.a_ns, found.b_ns = float(one.means[USUAL]), float(two.means[USUAL])
+    found.above = of_part(one, two, ABOVE, FALSE_ALARMS)
+    found.whole = of_ratio(one, two, WHOLE)
+    found.a_whole_ns, found.b_whole_ns = float(one.means[WHOLE]), float(two.means[WHOLE])
+    found.stages = _stages(stages, one, two)
+    _name_ranks(found.stages, stages, (a, b), splits)
     found.figures = [*_memory(a, b, first, last), *_throughput(a, b, first, last, found)]
     return found
 
@@ -169,41 +176,61 @@ def compare_files(
 # --- stages ---
 
 
-def _figures(run: RunSteps) -> Matrix:
-    """The step and its stages, the means of the ranks: steps × figures."""
-    parts = run.parts.mean(0)
-    figures: Matrix = np.column_stack([parts.sum(1), parts])
+def _figures(run: Split) -> Matrix:
+    """Steps × figures: the step's usual time, what is above it, both; then those of each stage."""
+    usual, above = run.usual.sum(1), run.above.sum(1)
+    figures: Matrix = np.column_stack([usual, above, usual + above, run.usual, run.above])
     return figures
 
 
-def _stages(
-    stages: Sequence[str], one: Samples, two: Samples, a: Side, b: Side
-) -> list[StageDifference]:
-    chance = FALSE_ALARMS / len(stages)
-    found = [
-        StageDifference(
-            stage,
-            of_part(one, two, at, chance),
-            of_ratio(one, two, at, FALSE_ALARMS),
-            float(one.means[at]),
-            float(two.means[at]),
+def _stages(stages: Sequence[str], one: Samples, two: Samples) -> list[StageDifference]:
+    """Those with the largest difference first."""
+    count = len(stages)
+    longer = one.means[STAGES + count :] + two.means[STAGES + count :]
+    chance = FALSE_ALARMS / (count + int((longer > 0).sum()))
+    found = []
+    for at, stage in enumerate(stages, STAGES):
+        above = at + count
+        found.append(
+            StageDifference(
+                stage,
+                of_part(one, two, at, chance),
+                of_ratio(one, two, at, FALSE_ALARMS),
+                float(one.means[at]),
+                float(two.means[at]),
+                of_part(one, two, above, chance),
+                float(one.means[above]),
+                float(two.means[above]),
+            )
         )
-        for at, stage in enumerate(stages, 1)
-    ]
-    ranks = {tuple(run.ranks) for run in (*a, *b)}
-    if len(ranks) == 1:
-        apart = _by_rank(b) - _by_rank(a)
-        names = ranks.pop()
-        for at, stage in enumerate(found):
-            if stage.interval.differs:
-                stage.ranks = tuple(names[row] for row in carriers(apart[:, at]))
     return sorted(found, key=lambda stage: -abs(stage.interval.share))
 
 
-def _by_rank(side: Side) -> Matrix:
-    """rank × stage: what it takes in a step, the mean of the runs over the steps that are kept."""
-    whole = [run.parts[:, trimmed_places(run.step_ns)].mean(1) for run in side]
-    mean: Matrix = np.mean(whole, axis=0)
+def _name_ranks(
+    found: Sequence[StageDifference],
+    stages: Sequence[str],
+    sides: tuple[Side, Side],
+    splits: Sequence[Sequence[Split]],
+) -> None:
+    """Which ranks have the differences of the usual times."""
+    ranks = {tuple(run.ranks) for side in sides for run in side}
+    if len(ranks) > 1:
+        return
+    names = ranks.pop()
+    for stage in found:
+        if stage.interval.differs:
+            at = stages.index(stage.stage)
+            by_rank = [_by_rank(side, split, at) for side, split in zip(sides, splits, strict=True)]
+            stage.ranks = tuple(names[row] for row in carriers(by_rank[1] - by_rank[0]))
+
+
+def _by_rank(side: Side, splits: Sequence[Split], stage: int) -> Matrix:
+    """Of each rank what the stage takes in the steps in which it is not above its usual."""
+    means = []
+    for run, parts in zip(side, splits, strict=True):
+        is_usual = parts.above[:, stage] == 0
+        means.append(run.parts[:, is_usual, stage].mean(1))
+    mean: Matrix = np.mean(means, axis=0)
     return mean
 
 
@@ -227,27 +254,24 @@ def _memory(a: Side, b: Side, first: int, last: int) -> list[FigureDifference]:
 def _throughput(
     a: Side, b: Side, first: int, last: int, found: Difference
 ) -> list[FigureDifference]:
-    """Items of the steps that are kept over their time. Its interval is that of the step: how many
-    items a step has is known."""
-    assert found.step is not None
+    """Items over the time of all steps. Its interval is that of the time: how many items a step has
+    is known."""
+    assert found.whole is not None
     for name in ("samples", "tokens"):
         if not all(name in run.items for run in (*a, *b)):
             continue
-        counts = [
-            [run.items[name][first:last][trimmed_places(run.step_ns)].mean() for run in side]
-            for side in (a, b)
-        ]
+        counts = [[run.items[name][first:last].mean() for run in side] for side in (a, b)]
         sides = [float(np.mean(of_side)) for of_side in counts]
         if not (sides[0] > 0 and sides[1] > 0):  # nor where some are missing, NaN
             continue
-        more, step = sides[1] / sides[0], found.step
+        more, whole = sides[1] / sides[0], found.whole
         ends = [
-            more / (1 + at) - 1 if at > -1 else math.inf for at in (step.share, step.high, step.low)
+            more / (1 + at) - 1 if at > -1 else math.inf
+            for at in (whole.share, whole.high, whole.low)
         ]
-        rates = [
-            1e9 * count / took for count, took in zip(sides, (found.a_ns, found.b_ns), strict=True)
-        ]
-        interval = Interval(ends[0], ends[1], ends[2], step.sees)
+        times = found.a_whole_ns, found.b_whole_ns
+        rates = [1e9 * count / took for count, took in zip(sides, times, strict=True)]
+        interval = Interval(ends[0], ends[1], ends[2], whole.sees)
         return [FigureDifference(f"{name}/s", rates[0], rates[1], interval)]
     return []
 

@@ -13,17 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import _core
 from ..verdict.probability import t_quantile
 from ..verdict.run_data import Matrix
 
-TRIMMED = 0.1  # of the steps, at each end
 FALSE_ALARMS = 0.001  # of comparisons of equal sides: for the step, and for all stages together
 MISSED = 0.1  # of differences of the size that "could have been seen"
 DRAWS = 2000
 BLOCKS_MAX = 1000  # a longer run has longer blocks: what drifts slowly stays together
 BLOCKS_MIN = 10
 LAGS_MAX = 1000
+GATHERED_MAX = 2**21  # figures of blocks at once, 16 MiB
 FREEDOM_OF_BLOCK = 1.5  # blocks that overlap tell more of the scatter than those that do not
 _LOG_MAX = math.log(sys.float_info.max)
 
@@ -62,19 +61,13 @@ class Samples:
     freedom: float
 
 
-def trimmed_places(step_ns: Matrix) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """The steps that are kept, as `sample` keeps them."""
-    cut = int(TRIMMED * len(step_ns))
-    return np.argsort(step_ns, kind="stable")[cut : len(step_ns) - cut]
-
-
 def sample(runs: Sequence[Matrix], *, by_steps: bool, seed: int = 0) -> Samples:
-    """runs: of each run, steps × figures; the first figure is the step, the others add up to it.
+    """runs: of each run, steps × figures.
 
     by_steps: the errors come from the steps; else from the runs, of which there are several. The
     same seed gives the same draws.
     """
-    means = np.array([_trimmed_means(figures) for figures in runs])
+    means = np.array([figures.mean(0) for figures in runs])
     count = len(runs)
     if not by_steps:
         return Samples(means.mean(0), means.std(0, ddof=1) / math.sqrt(count), count - 1)
@@ -86,17 +79,30 @@ def sample(runs: Sequence[Matrix], *, by_steps: bool, seed: int = 0) -> Samples:
     return Samples(means.mean(0), np.sqrt(squares) / count, freedom)
 
 
-def _trimmed_means(figures: Matrix) -> Matrix:
-    values = np.ascontiguousarray(figures, np.float64)
-    return np.frombuffer(_core.trimmed_means(values, int(TRIMMED * len(values))))
-
-
 def drawn_means(figures: Matrix, block: int, count: int, seed: int = 0) -> Matrix:
-    """The trimmed means of draws, draws × figures, from blocks of so many steps."""
-    values = np.ascontiguousarray(figures, np.float64)
-    cut = int(TRIMMED * len(values))
-    drawn = _core.block_bootstrap(values, cut, block, count, seed=seed)
-    return np.frombuffer(drawn).reshape(count, -1)
+    """The means of draws, draws × figures. A draw has as many steps as there are, in blocks of so
+    many that begin at any step, and go on at the first step after the last one.
+
+    Politis & Romano, A circular block-resampling procedure for stationary data (1992). The last
+    block is cut.
+    """
+    steps = len(figures)
+    whole, rest = divmod(steps, block)
+    random = np.random.default_rng(seed)
+    of_block, of_rest = (_sums_from_each_step(figures, length) for length in (block, rest))
+    means = of_rest[random.integers(steps, size=count)]
+    at_once = max(GATHERED_MAX // (whole * figures.shape[1]), 1)
+    for first in range(0, count, at_once):
+        begins = random.integers(steps, size=(min(at_once, count - first), whole))
+        means[first : first + at_once] += of_block[begins].sum(1)
+    return means / steps
+
+
+def _sums_from_each_step(figures: Matrix, length: int) -> Matrix:
+    """Of so many steps from each one on, around the end; steps × figures."""
+    around = np.concatenate([np.zeros((1, figures.shape[1])), figures, figures[:length]]).cumsum(0)
+    sums: Matrix = around[length : length + len(figures)] - around[: len(figures)]
+    return sums
 
 
 # --- the length of the blocks: enough for steps that depend on each other ---

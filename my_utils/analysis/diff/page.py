@@ -14,6 +14,7 @@ from ..pages.tables import Cell, Column, Table, as_table, bytes_of, integer, tim
 from ..verdict.run_data import Matrix
 from .distributions import QUANTILES, Distribution, distributions_of
 from .gates import GateResult
+from .intervals import Interval
 from .load import RunSteps
 from .result import Difference, FigureDifference, StageDifference
 from .text import change_text, gate_line, markdown, share_text, terminal_lines
@@ -200,19 +201,28 @@ def _stage_table(found: Difference) -> Table:
         ]
         for one, value in zip(found.stages, _rounded(found), strict=True)
     ]  # fmt: skip
-    step = found.step
-    assert step is not None
-    rows.append([
-        Cell("the step", left=True), _time(found.a_ns), _time(found.b_ns),
-        Cell(change_text(step.share, DIGITS), step.share), _margin(step.margin),
-        Cell("yes" if step.differs else ""),
-        Cell("", left=True),
-    ])  # fmt: skip
+    rows.append(_row_of_steps("the step", found.a_ns, found.b_ns, found.step))
+    rows += [
+        _row_of_steps("single steps longer", found.a_whole_ns - found.a_ns,
+                      found.b_whole_ns - found.b_ns, found.above),
+        _row_of_steps("all steps", found.a_whole_ns, found.b_whole_ns, found.whole),
+    ]  # fmt: skip
     note = (
-        f"Trimmed means of {found.steps} steps of each run, over all ranks. A stage counts without "
-        "those inside it. The differences of the stages add up to that of the step."
+        f"Means of {found.steps} steps of each run, over all ranks, without what single steps take "
+        "longer than usual, which is below them. A stage counts without those inside it. The "
+        "differences of the stages add up to that of the step. All steps: of a mean step of A."
     )
     return as_table("stages", "Stages", columns, rows, note)
+
+
+def _row_of_steps(name: str, a_ns: float, b_ns: float, interval: Interval | None) -> list[Cell]:
+    assert interval is not None
+    return [
+        Cell(name, left=True), _time(a_ns), _time(b_ns),
+        Cell(change_text(interval.share, DIGITS), interval.share), _margin(interval.margin),
+        Cell("yes" if interval.differs else ""),
+        Cell("", left=True),
+    ]  # fmt: skip
 
 
 def _time(ns: float) -> Cell:
@@ -241,7 +251,7 @@ def _quantile_table(shown: Sequence[Distribution]) -> Table:
             rows.append([
                 Cell(one.name, left=True), Cell(name, left=True), *cells, integer(len(values)),
             ])  # fmt: skip
-    note = "The steps of all runs of a side, none trimmed; a step is the mean of its ranks."
+    note = "All steps of all runs of a side; a step is the mean of its ranks."
     return as_table("quantiles", "Distributions", columns, rows, note)
 
 

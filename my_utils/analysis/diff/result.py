@@ -41,9 +41,13 @@ class StageDifferenceData(IntervalData):
 
     differs: zero is not in the interval.
     own: how much more of itself it takes.
-    a_ms: what it takes in a step of A, the mean of the ranks.
-    b_ms: what it takes in a step of B, the mean of the ranks.
-    ranks: those that have it, empty for all.
+    a_ms: what it usually takes in a step of A, the mean of the ranks.
+    b_ms: what it usually takes in a step of B, the mean of the ranks.
+    above: what single steps take longer than that, in the same unit.
+    above_differs: zero is not in the interval of `above`.
+    a_above_ms: that of A, the mean of all steps.
+    b_above_ms: that of B, the mean of all steps.
+    ranks: those that have the difference of the usual times, empty for all.
     """
 
     stage: str
@@ -51,6 +55,10 @@ class StageDifferenceData(IntervalData):
     own: IntervalData
     a_ms: float
     b_ms: float
+    above: IntervalData
+    above_differs: bool
+    a_above_ms: float
+    b_above_ms: float
     ranks: list[int]
 
 
@@ -74,9 +82,13 @@ class DifferenceData(TypedDict):
 
     status: of B against A.
     reason: why they are not compared.
-    step: how much longer a step of B takes.
-    a_ms: the trimmed mean of a step of A.
-    b_ms: the trimmed mean of a step of B.
+    step: how much longer a step of B usually takes.
+    a_ms: the mean of a step of A, without what single steps take longer than usual.
+    b_ms: the mean of a step of B, without what single steps take longer than usual.
+    above: how much more of what single steps take longer B has, as a share of a_ms.
+    whole: how much longer the mean of all steps of B is.
+    a_whole_ms: the mean of all steps of A.
+    b_whole_ms: the mean of all steps of B.
     stages: the one with the largest difference first.
     runs: how many A and B have.
     within_these_runs_only: one side has one run, so that nothing is known of how much runs differ.
@@ -94,6 +106,10 @@ class DifferenceData(TypedDict):
     step: IntervalData
     a_ms: float
     b_ms: float
+    above: IntervalData
+    whole: IntervalData
+    a_whole_ms: float
+    b_whole_ms: float
     stages: list[StageDifferenceData]
     figures: list[FigureDifferenceData]
     runs: tuple[int, int]
@@ -127,9 +143,10 @@ def finite(value: float) -> float | None:
 class StageDifference:
     """A stage without those inside it.
 
-    interval: how much longer it takes on B, as a share of A's step; the shares of all stages add up
-    to that of the step. own: the same as a share of the stage on A. ranks: those that have the
-    difference, () for all. a_ns, b_ns: its time in a step, the mean of the ranks.
+    interval: how much longer it usually takes on B, as a share of A's step; the shares of all
+    stages add up to that of the step. own: the same as a share of the stage on A. ranks: those that
+    have the difference, () for all. a_ns, b_ns: its usual time in a step, the mean of the ranks.
+    above, a_above_ns, b_above_ns: the same of what single steps take longer.
     """
 
     stage: str
@@ -137,6 +154,9 @@ class StageDifference:
     own: Interval
     a_ns: float
     b_ns: float
+    above: Interval
+    a_above_ns: float
+    b_above_ns: float
     ranks: tuple[int, ...] = ()
 
     def as_data(self) -> StageDifferenceData:
@@ -148,6 +168,10 @@ class StageDifference:
             "own": _interval_data(self.own),
             "a_ms": round(self.a_ns * 1e-6, 6),
             "b_ms": round(self.b_ns * 1e-6, 6),
+            "above": _interval_data(self.above),
+            "above_differs": self.above.differs,
+            "a_above_ms": round(self.a_above_ns * 1e-6, 6),
+            "b_above_ms": round(self.b_above_ns * 1e-6, 6),
             "ranks": list(self.ranks),
         }
 
@@ -182,10 +206,12 @@ class FigureDifference:
 class Difference:
     """Two sides of runs, A and B.
 
-    status: of B against A. reason: why they are not compared. step: the difference of the step
-    time. stages: the one with the largest difference first. runs: how many each side has. within: a
-    side has one run, so how much runs differ is not known. steps: how many of each run count, after
-    warmup. a_ns, b_ns: the trimmed mean of a step.
+    status: of B against A, by their usual times. reason: why they are not compared. step: the
+    difference of the usual step time; above: that of what single steps take longer; whole: both, of
+    the mean of all steps. stages: the one with the largest difference first. runs: how many each
+    side has. within: a side has one run, so how much runs differ is not known. steps: how many of
+    each run count, after warmup. a_ns, b_ns: the usual step; a_whole_ns, b_whole_ns: the mean of
+    all steps.
 
     >>> Difference("not compared", reason="12 steps, 20 are needed").lines()
     ['NOT COMPARED: 12 steps, 20 are needed']
@@ -194,6 +220,8 @@ class Difference:
     status: Status
     reason: str | None = None
     step: Interval | None = None
+    above: Interval | None = None
+    whole: Interval | None = None
     stages: list[StageDifference] = field(default_factory=list)
     figures: list[FigureDifference] = field(default_factory=list)
     runs: tuple[int, int] = (0, 0)
@@ -203,6 +231,8 @@ class Difference:
     ranks: tuple[int, int] = (0, 0)
     a_ns: float = 0.0
     b_ns: float = 0.0
+    a_whole_ns: float = 0.0
+    b_whole_ns: float = 0.0
     a_paths: tuple[str, ...] = ()
     b_paths: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
@@ -236,6 +266,10 @@ class Difference:
             "step": _interval_data(self.step),
             "a_ms": round(self.a_ns * 1e-6, 6),
             "b_ms": round(self.b_ns * 1e-6, 6),
+            "above": _interval_data(self.above),
+            "whole": _interval_data(self.whole),
+            "a_whole_ms": round(self.a_whole_ns * 1e-6, 6),
+            "b_whole_ms": round(self.b_whole_ns * 1e-6, 6),
             "stages": [one.as_data() for one in self.stages],
             "figures": [one.as_data() for one in self.figures],
             "runs": self.runs,

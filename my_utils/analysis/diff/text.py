@@ -20,6 +20,7 @@ NOTES_SHOWN = 4
 RANGES_SHOWN = 8
 FINE = 0.0005  # a margin below which figures have two decimals
 MOST = 10.0  # the largest share that is worth its figures
+NOTABLE = 0.03  # of all steps: what single steps take longer is worth a line from there on
 _TAGS = {"failed": "failure", "undecided": "error"}
 _MORE = f"more than {100 * MOST:.0f} %"
 
@@ -48,15 +49,16 @@ def _sentence(found: Difference) -> str:
     step = found.step
     assert step is not None
     digits = 1 if step.margin >= FINE else 2
+    usually = " in a usual step" if _at_times(found) else ""
     runs = "within these runs only" if found.within else f"{found.runs[0]} × {found.runs[1]} runs"
     margin = f"(± {share_text(step.margin, digits)}, {runs})"
     if found.status == "no difference":
         head = (
-            f"No difference is found: B takes {change_text(step.share, digits)} {margin}; "
+            f"No difference is found{usually}: B takes {change_text(step.share, digits)} {margin}; "
             f"it could have seen {share_text(step.sees, digits)}"
         )
     else:
-        head = f"B is {share_text(abs(step.share), digits)} {found.status} {margin}"
+        head = f"B is {share_text(abs(step.share), digits)} {found.status}{usually} {margin}"
     shown = found.different[:STAGES_SHOWN]
     if not shown and found.status == "no difference":
         return f"{head}."
@@ -64,20 +66,38 @@ def _sentence(found: Difference) -> str:
 
 
 def _parts(found: Difference, shown: Sequence[StageDifference], digits: int) -> Iterator[str]:
-    """Stages and the rest, rounded so that they add up to what is said of the step."""
+    """Stages and the rest, rounded so that they add up to what is said of the step; in ms where
+    shares of a step of A say little."""
     assert found.step is not None
-    rest = round(100 * found.step.share, digits)
+    in_ms = abs(found.step.share) > MOST
+    rest = _amount(found.step.share, found, digits, in_ms)
     of_it = " of it" if found.status != "no difference" else ""
     for at, one in enumerate(shown):
-        share = one.interval.share
-        rest -= round(100 * share, digits)
+        amount = _amount(one.interval.share, found, digits, in_ms)
+        rest -= amount
         of_all = of_it if at == 0 else ""
         where = f"in `{printable(one.stage)}`{_where(one, found)}"
-        yield f"{points_text(share, digits)}{of_all} {where}"
+        yield f"{_amount_text(amount, digits, in_ms)}{of_all} {where}"
     if shown:
-        yield f"{points_text(rest / 100, digits)} elsewhere"
+        yield f"{_amount_text(rest, digits, in_ms)} elsewhere"
     else:
         yield "no stage stands out"
+
+
+def _amount(share: float, found: Difference, digits: int, in_ms: bool) -> float:
+    return round(share * found.a_ns * 1e-6, 1) if in_ms else round(100 * share, digits)
+
+
+def _amount_text(amount: float, digits: int, in_ms: bool) -> str:
+    return change_ms_text(amount) if in_ms else points_text(amount / 100, digits)
+
+
+def change_ms_text(milliseconds: float) -> str:
+    """
+    >>> change_ms_text(200.04), change_ms_text(-3.3)
+    ('+200.0 ms', '−3.3 ms')
+    """
+    return f"{milliseconds:+.1f} ms".replace("-", "−")
 
 
 def _where(one: StageDifference, found: Difference) -> str:
@@ -93,8 +113,9 @@ def _below(found: Difference) -> Iterator[str]:
     left_out = f", first {found.warmup} left out as warm-up" if found.warmup else ""
     yield (
         f"A {time_text(found.a_ns * 1e-6, 4)}, B {time_text(found.b_ns * 1e-6, 4)} a step: "
-        f"{found.steps} steps of each run{left_out}, without the shortest and the longest tenth"
+        f"{found.steps} steps of each run{left_out}, without what single steps take longer"
     )
+    yield from _above(found)
     yield from (_figure(one) for one in found.figures)
     if found.within:
         yield (
@@ -102,6 +123,38 @@ def _below(found: Difference) -> Iterator[str]:
             "code take several of each:"
         )
         yield "my_utils run --repeat 5 --against 'COMMAND OF B' -- COMMAND OF A"
+
+
+def _above(found: Difference) -> Iterator[str]:
+    """What single steps take longer, and with it all steps."""
+    at_times = sorted(_at_times(found), key=lambda one: -abs(one.above.share))
+    if not at_times:
+        return
+    parts = [
+        f"{change_ms_text((one.b_above_ns - one.a_above_ns) * 1e-6)} in `{printable(one.stage)}`"
+        for one in at_times[:STAGES_SHOWN]
+    ]
+    yield (
+        f"with that A {time_text(found.a_whole_ns * 1e-6, 4)}, "
+        f"B {time_text(found.b_whole_ns * 1e-6, 4)} a step: {_in_all(found)}; "
+        f"single steps: {', '.join(parts)}"
+    )
+
+
+def _at_times(found: Difference) -> list[StageDifference]:
+    """The stages that take single steps longer, where that is much on a side or differs."""
+    return [
+        one for one in found.stages
+        if one.above.differs
+        or max(one.a_above_ns / found.a_whole_ns, one.b_above_ns / found.b_whole_ns) >= NOTABLE
+    ]  # fmt: skip
+
+
+def _in_all(found: Difference) -> str:
+    whole = found.whole
+    assert whole is not None
+    decided = "" if whole.differs else ", not decided: such steps are few and differ"
+    return f"{change_text(whole.share)} (± {share_text(whole.margin)}{decided})"
 
 
 def _figure(one: FigureDifference) -> str:

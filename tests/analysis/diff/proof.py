@@ -25,7 +25,7 @@ import numpy as np
 
 import my_utils.analysis.diff
 from my_utils.analysis.diff.comparison import compare
-from my_utils.analysis.diff.intervals import TRIMMED, block_of, drawn_means, sample
+from my_utils.analysis.diff.intervals import block_of, drawn_means, sample
 
 from . import series as planted
 from .series import STAGES, run
@@ -37,7 +37,7 @@ DEVIATIONS = (0.002, 0.005)  # of runs from each other
 RUNS = 5
 AGREE_WITHIN = 0.05  # of the interval's width
 DRAWS = 20_000
-RULES = ("comparison", "intervals", "load")
+RULES = ("comparison", "intervals", "load", "usual")
 
 PAGE = """## What `diff` finds
 
@@ -121,13 +121,8 @@ def _off_from_arch(random: np.random.Generator, trial: Trial) -> float:
     sides = [np.column_stack([one.sum(1), one]) for one in steps]
     blocks = [block_of(one) for one in sides]
     ours = [drawn_means(one, block, DRAWS)[:, 0] for one, block in zip(sides, blocks, strict=True)]
-    cut = int(TRIMMED * STEPS)
-
-    def trimmed(values: Any) -> Any:
-        return np.sort(values)[cut:-cut].mean()
-
     theirs = [
-        CircularBlockBootstrap(block, one[:, 0], seed=seed).apply(trimmed, DRAWS)[:, 0]
+        CircularBlockBootstrap(block, one[:, 0], seed=seed).apply(np.mean, DRAWS)[:, 0]
         for seed, (block, one) in enumerate(zip(blocks, sides, strict=True), 1)
     ]
     ends = [np.quantile(np.log(b / a), (0.025, 0.975)) for a, b in (ours, theirs)]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, strategies as st
 
-from my_utils import _core
 from my_utils.analysis.diff.comparison import carriers, compare
 from my_utils.analysis.diff.intervals import (
     BLOCKS_MAX,
     BLOCKS_MIN,
     Samples,
     block_of,
+    drawn_means,
     of_ratio,
     optimal_block,
     sample,
@@ -25,11 +26,46 @@ from .series import run, series
 pytestmark = pytest.mark.no_torch
 
 
-def test_trimmed_means_are_those_of_scipy() -> None:
-    stats = pytest.importorskip("scipy.stats")
-    values = np.random.default_rng(0).lognormal(size=(333, 1))
-    (mean,) = np.frombuffer(_core.trimmed_means(values, 33))
-    assert mean == pytest.approx(stats.trim_mean(values[:, 0], 0.1), rel=1e-12)
+def without_spikes(
+    random: np.random.Generator, steps: int, memory: float
+) -> npt.NDArray[np.float64]:
+    values = series(random, steps, 0.03, memory)
+    capped: npt.NDArray[np.float64] = np.minimum(values, np.quantile(values, 0.97, axis=0))
+    return capped
+
+
+def drawn_by_hand(
+    figures: npt.NDArray[np.float64], block: int, begins: list[int]
+) -> npt.NDArray[np.float64]:
+    steps = [(begin + at) % len(figures) for begin in begins for at in range(block)]
+    mean: npt.NDArray[np.float64] = figures[steps[: len(figures)]].mean(0)
+    return mean
+
+
+@pytest.mark.parametrize(("steps", "block"), [(1, 1), (23, 1), (200, 7), (200, 200), (501, 40)])
+def test_draws_are_those_written_out(steps: int, block: int) -> None:
+    """A draw of blocks is one of those that can be: its mean is that of some begins."""
+    figures = np.random.default_rng(steps).lognormal(size=(steps, 3))
+    whole, rest = divmod(steps, block)
+    random = np.random.default_rng(7)
+    last = random.integers(steps, size=5)
+    begins = random.integers(steps, size=(5, whole))
+    for at, drawn in enumerate(drawn_means(figures, block, 5, seed=7)):
+        ends = [last[at]] if rest else []
+        wanted = drawn_by_hand(figures, block, [*begins[at].tolist(), *ends])
+        np.testing.assert_allclose(drawn, wanted, rtol=1e-9)
+
+
+def test_whole_blocks_do_not_vary() -> None:
+    figures = np.random.default_rng(0).lognormal(size=(300, 2))
+    np.testing.assert_allclose(drawn_means(figures, 300, 50).std(0), 0, atol=1e-9)
+
+
+def test_blocks_keep_what_depends() -> None:
+    """By the root of (1 + r) / (1 - r), which is 3 at 0.8."""
+    calm = without_spikes(np.random.default_rng(5), 20_000, 0.8)[:, :1]
+    alone, blocks = (drawn_means(calm, block, 1000).std() for block in (1, 200))
+    assert 2.2 < blocks / alone < 3.5
 
 
 def test_a_longer_memory_has_longer_blocks() -> None:
@@ -54,7 +90,8 @@ def test_the_error_grows_with_the_memory() -> None:
     random = np.random.default_rng(1)
     errors = [
         np.mean([
-            sample([series(random, 500, 0.03, memory)], by_steps=True).errors[0] for _ in range(20)
+            sample([without_spikes(random, 500, memory)], by_steps=True).errors[0]
+            for _ in range(20)
         ])
         for memory in (0.0, 0.5)
     ]  # fmt: skip
@@ -75,21 +112,6 @@ def test_ranks_that_are_named_have_more_than_the_others(apart: list[float]) -> N
     if named and others:
         toward = 1 if values.mean() >= 0 else -1
         assert (toward * values[named]).min() >= (toward * values[others]).max()
-
-
-def test_wrong_arguments_of_the_bootstrap() -> None:
-    values = np.ones((30, 2))
-    with pytest.raises(ValueError, match="block must be 1 to 30 steps, not 31"):
-        _core.block_bootstrap(values, 3, 31, 5)
-    with pytest.raises(ValueError, match="trimmed must leave a step: 15 at each end of 30"):
-        _core.trimmed_means(values, 15)
-    with pytest.raises(TypeError, match="values must have two dimensions of float64"):
-        _core.trimmed_means(values.astype("f4"), 3)
-    with pytest.raises(ValueError, match="count must be"):
-        _core.block_bootstrap(values, 3, 5, 0)
-    values[3, 1] = np.nan
-    with pytest.raises(ValueError, match="figure 1 of step 3 is not finite"):
-        _core.block_bootstrap(values, 3, 5, 5)
 
 
 def test_an_error_beyond_all_floats_has_an_infinite_bound() -> None:
