@@ -461,7 +461,7 @@ def test_memory_that_is_measured_in_some_steps_only(every: int) -> None:
     verdict = judge(ArrayRun(ranks=1, steps=1200).data(counters={"rss_bytes": grows}))
     one = next(one for one in verdict.findings if one.kind == "memory grows")
     assert one.detail["bytes_a_step"] == pytest.approx(2**18, rel=0.01)
-    assert one.detail["growth"] == pytest.approx(2**18 * 1200 / 1e8, rel=0.15)
+    assert one.detail["growth"] == pytest.approx(2**18 * 1200 / 1e8, rel=0.25)
 
 
 def test_memory_that_grows_and_memory_that_fills_up() -> None:
