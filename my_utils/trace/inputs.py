@@ -155,6 +155,15 @@ class FileSet(Record):
         self.parts: list[Part] = []
         self.slot = 0
 
+    def heartbeat(self) -> Path | None:
+        """Where the heartbeat file of the process is; None where no part has the name of one."""
+        for part in self.parts:
+            match = CSV_NAME.match(part.path.name) if part.path is not None else None
+            if part.path is not None and match is not None:
+                worker = f".w{match[2]}" if match[2] else ""
+                return part.path.parent / f"rank_{match[1]}{worker}.heartbeat.json"
+        return None
+
 
 class Inputs:
     """Collects file sets. `errors` are inputs that were left out, with the reason."""

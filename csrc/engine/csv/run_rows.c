@@ -3,6 +3,7 @@
 
 #include "base/digits.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,7 +99,8 @@ int mu_run_rows_is_note(struct mu_span name) {
     return mu_span_equals(name, "my_utils.run") || mu_span_equals(name, "my_utils.sync") ||
            mu_span_equals(name, "my_utils.workload") || mu_span_equals(name, "my_utils.bucket") ||
            mu_span_equals(name, "my_utils.ready") || mu_span_equals(name, "my_utils.ready_gpu") ||
-           mu_span_equals(name, "my_utils.group") || mu_span_equals(name, "my_utils.run_end");
+           mu_span_equals(name, "my_utils.group") || mu_span_equals(name, "my_utils.run_end") ||
+           mu_span_equals(name, "my_utils.dropped");
 }
 
 MU_MUST_CHECK static int reserve_note(struct mu_run_rows *rows, struct mu_error *err) {
@@ -117,7 +119,9 @@ int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name,
                      const struct mu_metadata *metadata, int64_t at_ns, int64_t attempt,
                      struct mu_error *err) {
     struct mu_span pairs = metadata->user;
-    if (rows->note_count == MU_RUN_NOTES_MAX) {
+    bool of_a_step =
+        mu_span_equals(name, "my_utils.ready") || mu_span_equals(name, "my_utils.ready_gpu");
+    if (rows->note_count >= (of_a_step ? MU_RUN_NOTES_MAX : 2 * MU_RUN_NOTES_MAX)) {
         return MU_OK;
     }
     if (reserve_note(rows, err) != MU_OK) {

@@ -1,8 +1,8 @@
 /* What a process records beside its stages: values of counters, and rows about the run itself.
  *
- * Counters become columns. Of the rows about the run (`my_utils.run`, `.sync`,
- * `.workload`, `.bucket`, `.ready`) the
- * pairs are kept as they are. Both are bounded. All memory is owned. One thread at a time.
+ * Counters become columns. Of the rows about the run (`my_utils.run`, `.sync`, `.workload`,
+ * `.bucket`, `.ready`, `.dropped`) the pairs are kept as they are. Both are bounded. All memory is
+ * owned. One thread at a time.
  */
 #ifndef MU_RUN_ROWS_H
 #define MU_RUN_ROWS_H
@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 enum {
-    MU_RUN_NOTES_MAX = 1 << 16,
+    MU_RUN_NOTES_MAX = 1 << 16,      /* of those of each step; twice as many of all */
     MU_COUNTER_VALUES_MAX = 1 << 26, /* a rank's; what comes after them is left out */
 };
 

@@ -324,14 +324,12 @@ MU_MUST_CHECK static int take_row(struct mu_stage_table *table, const struct mu_
                                    table->process.attempt, err);
     }
     if (type == MU_EVENT_INSTANT) {
-        if (mu_run_rows_is_note(name)) {
-            return mu_run_rows_note(&table->run_rows, name, &metadata, at_ns,
-                                    table->process.attempt, err);
-        }
         if (name.length > 9 && memcmp(name.text, "my_utils.", 9) == 0) {
             take_own_row(table, name, metadata.user);
         }
-        return MU_OK;
+        return mu_run_rows_is_note(name) ? mu_run_rows_note(&table->run_rows, name, &metadata,
+                                                            at_ns, table->process.attempt, err)
+                                         : MU_OK;
     }
     return type == MU_EVENT_START ? start_stage(table, &metadata, name, at_ns, err)
                                   : end_stage(table, row, &metadata, step, at_ns, err);

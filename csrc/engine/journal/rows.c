@@ -110,11 +110,16 @@ static void drop_ended_from_open(struct mu_rows *rows, struct mu_buffer_view *vi
     }
 }
 
+/* Whether the START of the open stage at that depth is not yet written. */
+static bool is_due(const struct mu_buffer_view *view, int depth) {
+    const struct mu_open_view *open = &view->open[depth];
+    return open->node != 0 && open->node != view->started[depth].node && open->name != 0;
+}
+
 static size_t count_open(const struct mu_buffer_view *view) {
     size_t count = 0;
     for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
-        count += view->open[depth].node != 0 &&
-                 view->open[depth].node != view->started[depth].node && view->open[depth].name != 0;
+        count += is_due(view, depth);
     }
     return count;
 }
@@ -142,9 +147,9 @@ static size_t order_rows(struct mu_rows *rows, struct mu_buffer_view *view, stru
                          size_t total, size_t count) {
     size_t waiting = 0, free_end = total;
     for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
-        const struct mu_open_view *open = &view->open[depth];
-        if (open->node != 0 && open->node != view->started[depth].node && open->name != 0) {
-            push_waiting(refs, &waiting, make_ref(open->start, (uint64_t)depth, ROW_OPEN));
+        if (is_due(view, depth)) {
+            uint64_t start = view->open[depth].start;
+            push_waiting(refs, &waiting, make_ref(start, (uint64_t)depth, ROW_OPEN));
         }
     }
     for (size_t i = count; i-- > 0;) {
@@ -452,16 +457,23 @@ MU_MUST_CHECK static int order_view(struct mu_rows *rows, struct mu_buffer_view 
     return MU_OK;
 }
 
-static uint64_t count_rows(const struct mu_buffer_view *view) {
-    uint64_t count = count_open(view);
+static void lose_rows(const struct mu_buffer_view *view, struct mu_lost_rows *lost) {
+    for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
+        mu_lost_rows_add(lost, view->open[depth].step, is_due(view, depth));
+    }
     for (uint64_t position = view->from; position < view->to;) {
         const struct mu_record *record = record_at(view, position);
-        count += record->slots == 0                                             ? 0
-                 : record->kind == MU_RECORD_STAGE && !is_started(view, record) ? 2
-                                                                                : 1;
+        if (record->slots > 0) {
+            bool starts = record->kind == MU_RECORD_STAGE && !is_started(view, record);
+            mu_lost_rows_add(lost, record->step, starts ? 2 : 1);
+        }
         position += record->slots == 0 ? 1 : record->slots;
     }
-    return count;
+}
+
+static int64_t step_of(const struct mu_buffer_view *view, const struct mu_row_ref *ref) {
+    return ref->what == ROW_OPEN ? view->open[ref->position].step
+                                 : record_at(view, ref->position)->step;
 }
 
 static void merge_runs(struct mu_rows *rows, const struct mu_row_context *context,
@@ -479,8 +491,11 @@ static void merge_runs(struct mu_rows *rows, const struct mu_row_context *contex
         if (best == count) {
             return;
         }
-        write_row(rows, context, &views[best], &rows->refs[runs[best].next++], writer);
-        rows->lost_rows += writer->failed != 0;
+        const struct mu_row_ref *ref = &rows->refs[runs[best].next++];
+        write_row(rows, context, &views[best], ref, writer);
+        if (writer->failed) {
+            mu_lost_rows_add(&rows->lost, step_of(&views[best], ref), 1);
+        }
     }
 }
 
@@ -496,7 +511,7 @@ int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
         int code = order_view(rows, &views[i], &runs[i], &used, err);
         if (code != MU_OK) {
             for (i = 0; i < view_count; i++) {
-                rows->lost_rows += count_rows(&views[i]);
+                lose_rows(&views[i], &rows->lost);
             }
             return code;
         }

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "csv/csv_writer.h"
+#include "csv/lost_rows.h"
 #include "journal/gpu_rows.h"
 #include "journal/journal_format.h"
 
@@ -81,8 +82,8 @@ struct mu_rows {
     struct mu_quoted_name names[MU_STRINGS_MAX];
     struct mu_quoted_name unkept; /* the last one for which there was no memory */
     char unkept_text[2 * MU_STRING_BYTES_MAX + 2];
-    uint64_t bad_records; /* that were not valid and were skipped */
-    uint64_t lost_rows;   /* that were not written for want of memory */
+    uint64_t bad_records;     /* that were not valid and were skipped */
+    struct mu_lost_rows lost; /* that were not written for want of memory */
 };
 
 void mu_rows_init(struct mu_rows *rows);
@@ -97,7 +98,7 @@ struct mu_row_context {
 };
 
 /* Writes the rows of all views, merged by time. After MU_ERR_NO_MEMORY the remaining rows are
- * missing, and counted in `lost_rows`. */
+ * missing, and counted in `lost`. */
 MU_MUST_CHECK int mu_rows_write(struct mu_rows *rows, const struct mu_row_context *context,
                                 struct mu_buffer_view *views, size_t view_count,
                                 struct mu_csv_writer *writer, struct mu_error *err);
@@ -115,6 +116,7 @@ void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end);
 #define MU_DROPPED_RING_FULL "ring_full"
 #define MU_DROPPED_NO_ROOM "no_room"
 #define MU_DROPPED_JOURNAL_LOST "journal_lost"
+#define MU_DROPPED_NOT_WRITTEN "not_written"
 
 /* The row that says how many records the process lost, and why. */
 void mu_rows_write_drops(struct mu_csv_writer *writer, int64_t real_ns, int32_t pid, uint64_t count,

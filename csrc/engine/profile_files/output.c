@@ -324,8 +324,7 @@ static void forget_oldest(struct mu_output *output) {
     char *end = output->memory + output->memory_bytes;
     char *newline = memchr(half, '\n', (size_t)(end - half));
     char *keep = newline == NULL ? end : newline + 1;
-    output->memory_dropped_rows +=
-        mu_csv_count_rows(output->memory, (size_t)(keep - output->memory)) + (newline == NULL);
+    mu_lost_rows_add_text(&output->memory_lost, output->memory, (size_t)(keep - output->memory));
     output->memory_bytes = (size_t)(end - keep);
     memmove(output->memory, keep, output->memory_bytes);
 }

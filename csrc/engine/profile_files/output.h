@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/own_files.h"
+#include "csv/lost_rows.h"
 
 enum {
     MU_PATH_BYTES = 1280,
@@ -47,7 +48,7 @@ struct mu_output {
     char *memory; /* owned: rows in text while no file is open */
     size_t memory_bytes;
     size_t memory_allocated;
-    uint64_t memory_dropped_rows; /* the oldest, to stay within MU_MEMORY_OUTPUT_BYTES */
+    struct mu_lost_rows memory_lost; /* the oldest, to stay within MU_MEMORY_OUTPUT_BYTES */
 };
 
 void mu_output_init(struct mu_output *output);

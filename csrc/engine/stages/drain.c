@@ -1,6 +1,7 @@
 #include "stages/drain.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "base/event.h"
 #include "base/invariant.h"
 #include "journal/page_guard.h"
+#include "stages/heartbeat.h"
 #include "stages/output_state.h"
 #include "stages/state.h"
 
@@ -211,17 +213,32 @@ static void free_slots(struct mu_recorder *recorder, uint32_t index) {
     }
 }
 
-void mu_drain_flush_lock_held(struct mu_recorder *recorder) {
+void mu_drain_lose_rows(struct mu_recorder *recorder, const struct mu_lost_rows *lost,
+                        int sys_errno) {
+    struct mu_drain *drain = recorder->drain;
+    mu_lost_rows_add_all(&drain->lost, lost);
+    drain->head_due = drain->beat_due = true;
+    atomic_fetch_add(&recorder->troubles.failed_writes, 1);
+    atomic_fetch_add(&recorder->troubles.lost_rows, mu_lost_rows_total(lost));
+    atomic_store(&recorder->troubles.last_errno, sys_errno);
+}
+
+/* Of what was formatted, the first `counted` bytes are rows that are written once. */
+static bool flush(struct mu_recorder *recorder, size_t counted) {
     struct mu_csv_writer *writer = &recorder->drain->writer;
     struct mu_error err = {0};
     int code = mu_output_write(&recorder->output, writer->buffer, writer->length, &err);
     if (code != MU_OK) {
-        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
-        atomic_fetch_add(&recorder->troubles.lost_rows,
-                         mu_csv_count_rows(writer->buffer, writer->length));
-        atomic_store(&recorder->troubles.last_errno, err.sys_errno);
+        struct mu_lost_rows lost = {0};
+        mu_lost_rows_add_text(&lost, writer->buffer, counted);
+        mu_drain_lose_rows(recorder, &lost, err.sys_errno);
     }
     writer->length = 0;
+    return code == MU_OK;
+}
+
+void mu_drain_flush_lock_held(struct mu_recorder *recorder) {
+    flush(recorder, recorder->drain->writer.length);
 }
 
 static int64_t now_in_rows(struct mu_recorder *recorder) {
@@ -257,11 +274,16 @@ void mu_drain_write_offset(struct mu_recorder *recorder) {
     mu_drain_write_own_row(recorder, "my_utils.time_offset", metadata);
 }
 
-void mu_drain_write_beginning(struct mu_recorder *recorder) {
+static void write_beginning(struct mu_recorder *recorder) {
     mu_drain_write_own_row(recorder, "my_utils.process", recorder->drain->process_row);
     if (recorder->user_offset_ns != 0) {
         mu_drain_write_offset(recorder);
     }
+}
+
+void mu_drain_begin_part(struct mu_recorder *recorder) {
+    write_beginning(recorder);
+    recorder->drain->process_due = !flush(recorder, 0);
 }
 
 /* Rows that name the tracks, once for each part of the CSV. */
@@ -303,7 +325,7 @@ void mu_drain_repeat_starts(struct mu_recorder *recorder) {
 
 static void rotate_if_full(struct mu_recorder *recorder) {
     struct mu_error err = {0};
-    if (!mu_output_is_full(&recorder->output)) {
+    if (recorder->drain->head_due || !mu_output_is_full(&recorder->output)) {
         return;
     }
     if (mu_output_rotate(&recorder->output, &err) != MU_OK) {
@@ -313,10 +335,58 @@ static void rotate_if_full(struct mu_recorder *recorder) {
     }
     atomic_store(&recorder->troubles.removed_parts, recorder->output.removed_parts);
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
-    mu_drain_write_beginning(recorder);
+    mu_drain_begin_part(recorder);
     mu_drain_repeat_starts(recorder);
-    mu_drain_flush_lock_held(recorder);
+    flush(recorder, 0);
     mu_drain_commit_lock_held(recorder);
+}
+
+static void write_lost_range(struct mu_recorder *recorder, const struct mu_lost_range *range) {
+    char metadata[128];
+    snprintf(metadata, sizeof(metadata),
+             "count=%" PRIu64 ",reason=" MU_DROPPED_NOT_WRITTEN ",first_step=%" PRId64
+             ",last_step=%" PRId64,
+             range->count, range->first, range->last);
+    mu_drain_write_own_row(recorder, "my_utils.dropped", metadata);
+}
+
+static void write_lost_rows(struct mu_recorder *recorder) {
+    const struct mu_lost_rows *lost = &recorder->drain->lost;
+    for (uint32_t i = 0; i < lost->range_count; i++) {
+        write_lost_range(recorder, &lost->ranges[i]);
+    }
+    if (lost->stepless > 0) {
+        mu_rows_write_drops(&recorder->drain->writer, now_in_rows(recorder),
+                            mu_journal_header(&recorder->journal)->pid, lost->stepless,
+                            MU_DROPPED_NOT_WRITTEN);
+    }
+}
+
+/* After a write that failed: says what was lost, and writes again what may be among it. It is
+ * committed before rows follow, so that a kill cannot leave it behind rows of the journal. */
+static void write_head_again(struct mu_recorder *recorder) {
+    struct mu_drain *drain = recorder->drain;
+    size_t counted = drain->writer.length;
+    if (!drain->head_due) {
+        return;
+    }
+    if (drain->process_due) {
+        write_beginning(recorder);
+    }
+    write_lost_rows(recorder);
+    mu_drain_repeat_starts(recorder);
+    if (drain->writer.failed) {
+        drain->writer.failed = 0;
+        drain->writer.length = counted;
+        return;
+    }
+    if (flush(recorder, counted)) {
+        memset(&drain->lost, 0, sizeof(drain->lost));
+        memset(drain->named_threads, 0, sizeof(drain->named_threads));
+        drain->head_due = drain->process_due = false;
+        drain->beat_due = true;
+        mu_drain_commit_lock_held(recorder);
+    }
 }
 
 /* Writes a row that counts lost records, where more are lost than rows report. */
@@ -387,11 +457,9 @@ static bool drain_round(struct mu_recorder *recorder) {
     if (mu_rows_write(&drain->rows, &context, drain->views, count, &drain->writer, NULL) != MU_OK) {
         drain->writer.failed = 0;
     }
-    if (drain->rows.lost_rows > 0) { /* there was no memory for them */
-        atomic_fetch_add(&recorder->troubles.lost_rows, drain->rows.lost_rows);
-        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
-        atomic_store(&recorder->troubles.last_errno, ENOMEM);
-        drain->rows.lost_rows = 0;
+    if (mu_lost_rows_total(&drain->rows.lost) > 0) { /* there was no memory for them */
+        mu_drain_lose_rows(recorder, &drain->rows.lost, ENOMEM);
+        memset(&drain->rows.lost, 0, sizeof(drain->rows.lost));
     }
     for (uint32_t i = 0; i < count; i++) {
         if (drain->views[i].changed || drain->views[i].to != drain->views[i].from) {
@@ -411,6 +479,7 @@ void mu_drain_run_lock_held(struct mu_recorder *recorder) {
     enum { ROUNDS_MAX = 2 * MU_RING_SLOTS / SLOTS_A_ROUND };
     int rounds = 0;
     mu_page_guard_put_first();
+    write_head_again(recorder);
     while (drain_round(recorder) && ++rounds < ROUNDS_MAX) {
     }
     follow_clock_step(recorder);
@@ -424,6 +493,10 @@ void mu_drain_run_lock_held(struct mu_recorder *recorder) {
         mu_drain_commit_lock_held(recorder);
     }
     rotate_if_full(recorder);
+    if (recorder->drain->beat_due && recorder->output.kind == MU_OUTPUT_FILE) {
+        recorder->drain->beat_due = false;
+        mu_heartbeat_write(recorder, false);
+    }
 }
 
 static bool holds_rows(const struct mu_recorder *recorder) {

@@ -21,17 +21,21 @@ struct mu_drain {
     struct mu_rows rows;
     struct mu_csv_writer writer;
     struct mu_buffer_view views[MU_CHUNKS_MAX]; /* by chunk; `from`, `started`, `held` persist */
-    bool cut[MU_CHUNKS_MAX]; /* the view ended early: too many rows wait for GPU times */
-    bool finish;             /* no row is held back for its GPU times */
-    char process_row[1024];  /* metadata of the my_utils.process row */
+    bool cut[MU_CHUNKS_MAX];  /* the view ended early: too many rows wait for GPU times */
+    bool finish;              /* no row is held back for its GPU times */
+    char process_row[1024];   /* metadata of the my_utils.process row */
+    bool process_due;         /* the part has no such row */
+    struct mu_lost_rows lost; /* that were not written, and that no row reports */
+    bool head_due;            /* what a part begins with may be among them */
+    bool beat_due;            /* the heartbeat does not have them */
     uint32_t named_threads[MU_CHUNKS_MAX]; /* thread name (string) that the CSV has, by chunk */
 };
 
 MU_MUST_CHECK int mu_drain_create(struct mu_drain **out, struct mu_error *err);
 void mu_drain_free(struct mu_drain *drain);
 
-/* Drains all that was recorded before the call. A failed write loses its rows; they are counted
- * in recorder->troubles, and the drain goes on. */
+/* Drains all that was recorded before the call. A failed write loses its rows; they are counted,
+ * and the drain goes on. Once writing works again, rows say what was lost. */
 void mu_drain_run_lock_held(struct mu_recorder *recorder);
 
 /* Appends an anchor for readers and improves the rate. */
@@ -50,8 +54,13 @@ void mu_drain_write_own_row(struct mu_recorder *recorder, const char *name, cons
 /* Writes a row with the offset that is added to timestamps from here on. */
 void mu_drain_write_offset(struct mu_recorder *recorder);
 
-/* Writes the beginning of a part of a CSV: the process row, and the offset unless it is 0. */
-void mu_drain_write_beginning(struct mu_recorder *recorder);
+/* Writes the beginning of a part of a CSV to the output: the process row, and the offset unless it
+ * is 0. Where that fails, a later drain does it. */
+void mu_drain_begin_part(struct mu_recorder *recorder);
+
+/* Counts rows that were not written. `sys_errno`: why. */
+void mu_drain_lose_rows(struct mu_recorder *recorder, const struct mu_lost_rows *lost,
+                        int sys_errno);
 
 /* Writes the STARTs of open stages once more: a file has the START of whatever ends in it, and not
  * after its END where times were set back. */

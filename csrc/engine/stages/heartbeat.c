@@ -1,21 +1,25 @@
 #include "stages/heartbeat.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/own_files.h"
 #include "journal/journal_reader.h"
+#include "stages/drain.h"
 #include "stages/state.h"
 
-enum { TEXT_BYTES = 32 * 1024 };
+enum { TEXT_BYTES = 32 * 1024, BLOCK_BYTES = 4096, END_BYTES = 64 };
 
 struct text {
     char *bytes;
+    size_t size; /* what it may grow to, with a NUL */
     size_t length;
     bool full;
 };
@@ -23,9 +27,9 @@ struct text {
 __attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(text->bytes + text->length, TEXT_BYTES - text->length, format, args);
+    int n = vsnprintf(text->bytes + text->length, text->size - text->length, format, args);
     va_end(args);
-    if (n < 0 || (size_t)n >= TEXT_BYTES - text->length) {
+    if (n < 0 || (size_t)n >= text->size - text->length) {
         text->full = true;
         return;
     }
@@ -86,10 +90,30 @@ static int64_t process_began_ns(const struct mu_journal_header *header) {
            (int64_t)(header->process_start * (1000000000 / a_second));
 }
 
+/* What was lost, and the steps of which no row of the CSV says that they are not whole. */
+static void add_lost(struct text *text, const struct mu_recorder *recorder) {
+    const struct mu_troubles *troubles = &recorder->troubles;
+    const struct mu_lost_rows *lost = &recorder->drain->lost;
+    uint64_t rows = atomic_load(&troubles->lost_rows);
+    uint64_t records = atomic_load(&troubles->dropped_records) +
+                       atomic_load(&troubles->unplaced_records) +
+                       atomic_load(&troubles->lost_records);
+    add(text, ",\"dropped\":%" PRIu64 ",\"lost_rows\":%" PRIu64 ",\"lost_steps\":[", records + rows,
+        rows);
+    for (uint32_t i = 0; i < lost->range_count; i++) {
+        add(text, "%s[%" PRId64 ",%" PRId64 "]", i == 0 ? "" : ",", lost->ranges[i].first,
+            lost->ranges[i].last);
+    }
+    add(text, "]");
+}
+
+/* All but its end. Threads that do not fit are left out. */
 static void describe(struct mu_recorder *recorder, bool closed, struct text *text) {
     const struct mu_journal_header *header = mu_journal_header(&recorder->journal);
-    add(text, "{\"version\":1,\"rank\":%d,\"world_size\":%d,\"pid\":%d,\"attempt\":%u,\"host\":",
-        header->rank, header->world_size, header->pid, header->attempt);
+    add(text,
+        "{\"sequence\":%" PRIu64
+        ",\"version\":1,\"rank\":%d,\"world_size\":%d,\"pid\":%d,\"attempt\":%u,\"host\":",
+        recorder->beats, header->rank, header->world_size, header->pid, header->attempt);
     add_string(text, header->host, strnlen(header->host, sizeof(header->host)));
     add(text, ",\"label\":");
     add_string(text, header->label, strnlen(header->label, sizeof(header->label)));
@@ -99,9 +123,10 @@ static void describe(struct mu_recorder *recorder, bool closed, struct text *tex
     add_seconds(text, process_began_ns(header), 2);
     add(text, ",\"time_offset\":");
     add_seconds(text, recorder->user_offset_ns, 9);
-    add(text, ",\"closed\":%s,\"dropped\":%llu,\"lanes\":[", closed ? "true" : "false",
-        (unsigned long long)(atomic_load(&recorder->troubles.dropped_records) +
-                             atomic_load(&recorder->troubles.unplaced_records)));
+    add(text, ",\"closed\":%s", closed ? "true" : "false");
+    add_lost(text, recorder);
+    add(text, ",\"lanes\":[");
+    text->size -= END_BYTES;
     struct mu_journal_image image;
     struct mu_seen_thread *thread = malloc(sizeof(*thread));
     bool first = true;
@@ -117,23 +142,55 @@ static void describe(struct mu_recorder *recorder, bool closed, struct text *tex
         }
     }
     free(thread);
+    text->size += END_BYTES;
     text->full = false;
-    add(text, "]}\n");
+    add(text, "]");
 }
 
-/* Where that fails, the file of the last beat stays, and the next beat tries again. */
-static void replace_file(const char *path, const char *bytes, size_t length) {
-    char temporary[MU_PATH_BYTES + 8];
-    snprintf(temporary, sizeof(temporary), "%s.tmp", path);
-    int fd = mu_open_instead(temporary, 0644);
-    if (fd < 0) {
+/* The file's text: `length` bytes, filled up with spaces between what is said and its end. */
+static bool write_text(struct mu_recorder *recorder, bool closed, int fd, char *bytes,
+                       size_t length) {
+    char end[END_BYTES];
+    int end_length = snprintf(end, sizeof(end), ",\"end\":%" PRIu64 "}\n", recorder->beats);
+    size_t room = length - (size_t)end_length;
+    struct text text = {.bytes = bytes, .size = room - 1};
+    describe(recorder, closed, &text);
+    memset(bytes + text.length, ' ', room - text.length);
+    memcpy(bytes + room, end, (size_t)end_length);
+    return pwrite(fd, bytes, length, 0) == (ssize_t)length;
+}
+
+/* The length that has room for all, in blocks. */
+static size_t wanted_length(struct mu_recorder *recorder, bool closed, char *bytes) {
+    struct text text = {.bytes = bytes, .size = TEXT_BYTES - 2 * END_BYTES};
+    describe(recorder, closed, &text);
+    return (text.length + 2 * END_BYTES + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
+}
+
+/* Writes over the file, which needs no space on a full disk. It grows where it must; where it
+ * cannot, the text is shortened. A file that never had space does not stay. */
+static void write_over(struct mu_recorder *recorder, bool closed, const char *path, int fd,
+                       char *bytes) {
+    struct stat status;
+    if (fstat(fd, &status) != 0) {
         return;
     }
-    bool written = write(fd, bytes, length) == (ssize_t)length;
-    close(fd);
-    if (!written || rename(temporary, path) != 0) {
-        unlink(temporary);
+    size_t before = status.st_size > TEXT_BYTES ? TEXT_BYTES : (size_t)status.st_size;
+    size_t wanted = wanted_length(recorder, closed, bytes);
+    size_t length = wanted > before ? wanted : before;
+    bool cannot_grow = false;
+    if (!write_text(recorder, closed, fd, bytes, length)) {
+        cannot_grow = before >= BLOCK_BYTES && before < length &&
+                      write_text(recorder, closed, fd, bytes, before);
+        length = before;
     }
+    int cut = 0;
+    if (length == 0) {
+        unlink(path);
+    } else if (cannot_grow || status.st_size > TEXT_BYTES) {
+        cut = ftruncate(fd, (off_t)length);
+    }
+    (void)cut; /* what is behind the text is of an older one, and the next beat tries again */
 }
 
 static void heartbeat_path(char path[MU_PATH_BYTES], const char *log_dir, const char *label) {
@@ -141,15 +198,21 @@ static void heartbeat_path(char path[MU_PATH_BYTES], const char *log_dir, const 
 }
 
 void mu_heartbeat_write(struct mu_recorder *recorder, bool closed) {
-    struct text text = {.bytes = malloc(TEXT_BYTES)};
-    if (text.bytes == NULL) {
-        return;
-    }
     char path[MU_PATH_BYTES];
     heartbeat_path(path, recorder->config.log_dir, recorder->opened.label);
-    describe(recorder, closed, &text);
-    replace_file(path, text.bytes, text.length);
-    free(text.bytes);
+    int fd = mu_open_own(path, O_WRONLY | O_CREAT, 0644, recorder->output.user);
+    if (fd < 0 && mu_is_of_others(errno)) {
+        fd = mu_above_streams(mu_open_instead(path, 0644));
+    }
+    char *bytes = fd < 0 ? NULL : malloc(TEXT_BYTES);
+    if (bytes != NULL) {
+        recorder->beats++;
+        write_over(recorder, closed, path, fd, bytes);
+    }
+    free(bytes);
+    if (fd >= 0) {
+        close(fd);
+    }
 }
 
 uint32_t mu_heartbeat_read_attempt(const char *log_dir, const char *label) {

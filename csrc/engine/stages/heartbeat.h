@@ -1,6 +1,9 @@
 /* A small JSON file with the present state of the process: rank, step, and open stages with their
- * start times. It is for readers on other hosts, which cannot map the journal. It is replaced as a
- * whole every two seconds. */
+ * start times, and how much could not be written. It is for readers on other hosts, which cannot
+ * map the journal, and for those that come after a disk was full.
+ *
+ * It is written over in place every two seconds, and when rows were lost. A reader that meets the
+ * write finds two numbers that differ, `sequence` at the beginning and `end` at the end. */
 #ifndef MU_HEARTBEAT_H
 #define MU_HEARTBEAT_H
 

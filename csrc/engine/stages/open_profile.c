@@ -1,5 +1,6 @@
 #include "stages/open_profile.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,7 +201,7 @@ static size_t put_pair(char *out, size_t size, const char *key, const char *text
     return n < 0 ? 0 : (size_t)n < size ? (size_t)n : size - 1;
 }
 
-static void write_process_row(struct mu_recorder *recorder, const struct mu_open_report *report) {
+static void begin_first_part(struct mu_recorder *recorder, const struct mu_open_report *report) {
     const struct mu_output_config *config = &recorder->config;
     char *row = recorder->drain->process_row;
     size_t size = sizeof(recorder->drain->process_row);
@@ -211,7 +212,20 @@ static void write_process_row(struct mu_recorder *recorder, const struct mu_open
     if (config->text_label[0] != '\0') {
         put_pair(row + used, size - used, "label", config->text_label);
     }
-    mu_drain_write_beginning(recorder);
+    mu_drain_begin_part(recorder);
+}
+
+/* Rows that waited in memory follow the process row into the file. */
+static void write_waiting(struct mu_recorder *recorder, const struct mu_output *waiting) {
+    struct mu_lost_rows lost = waiting->memory_lost;
+    struct mu_error err = {0};
+    if (waiting->memory_bytes > 0 &&
+        mu_output_write(&recorder->output, waiting->memory, waiting->memory_bytes, &err) != MU_OK) {
+        mu_lost_rows_add_text(&lost, waiting->memory, waiting->memory_bytes);
+    }
+    if (mu_lost_rows_total(&lost) > 0) {
+        mu_drain_lose_rows(recorder, &lost, err.sys_errno == 0 ? ENOBUFS : err.sys_errno);
+    }
 }
 
 MU_MUST_CHECK static int journal_directory(const struct mu_output_config *config, bool local,
@@ -428,13 +442,8 @@ static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh, b
     fill_identity(&now, mu_journal_header(&recorder->journal));
     mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
-    write_process_row(recorder, report);
-    mu_drain_flush_lock_held(recorder);
-    /* Rows that waited in memory follow the process row into the file. */
-    if (waiting.memory_bytes > 0 &&
-        mu_output_write(&recorder->output, waiting.memory, waiting.memory_bytes, NULL) != MU_OK) {
-        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
-    }
+    begin_first_part(recorder, report);
+    write_waiting(recorder, &waiting);
     mu_output_free(&waiting);
     if (moves) {
         mu_drain_repeat_starts(recorder);

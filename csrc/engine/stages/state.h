@@ -119,6 +119,7 @@ struct mu_recorder {
     int64_t real_offset_ns; /* real = monotonic + this; changes when the system's clock is set */
     int64_t user_offset_ns;
     uint64_t epoch;             /* of the last commit */
+    uint64_t beats;             /* heartbeat files written */
     uint64_t reported_drops;    /* lost records that a row in the output reports */
     uint64_t reported_unplaced; /* unplaced records that one reports */
     void *fork_guard;           /* a wiped page: 0 in a forked child */

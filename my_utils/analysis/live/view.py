@@ -24,6 +24,7 @@ HEAD_LINES = 6  # of a hang: who holds up the others
 LAST_SHOWN = 3
 RANGES_SHOWN = 12
 CLOCK_AHEAD_S = 5.0
+LOSSY_SHOWN = 8
 _COLORS = {"suspect": "31", "waiting": "2", "bold": "1", "dim": "2"}
 
 
@@ -236,6 +237,11 @@ def left_out_lines(seen: Snapshot) -> Iterator[str]:
         yield ""
         count = _count(numbers, "rank")
         yield f"left by an earlier run, not shown: {count}: {_numbers(numbers)}"
+    if lossy := [rank for rank in seen.found.ranks if rank.dropped]:
+        yield ""
+        counts = ", ".join(f"{rank.dropped} of rank {rank.name}" for rank in lossy[:LOSSY_SHOWN])
+        more = len(lossy) - LOSSY_SHOWN
+        yield f"lost records: {counts}" + (f" and of {_count(more, 'rank')}" if more > 0 else "")
     # One that was copied is older than its file says, which looks like a clock that is behind: so
     # only a heartbeat counts that the rank itself has written just now.
     ahead = [

@@ -300,7 +300,7 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
             if options.on_progress is not None:
                 options.on_progress(len(read), len(file_sets))
         ranks = ranks_of_run(read)
-        cells.keep(ranks.kept, options.steps or EVER)
+        cells.keep(ranks.kept, options.steps or EVER, ranks.lost)
         report = _report(cells, ranks, problems, options)
     wanted = None if options.ranks is None else frozenset(options.ranks)
     names = tuple(os.fspath(path) for path in paths)

@@ -20,6 +20,7 @@ from ..verdict.rank_cells import RankCells, numbered
 from ..verdict.rank_files import Columns
 from ..verdict.reduce import durations_of
 from ..verdict.run_data import Integers
+from ..verdict.run_ranks import are_in
 
 QUANTITIES = ("total_ns", "self_ns", "begin_ns", "last_begin_ns", "end_ns")
 # How the cells of threads become one; the others are added.
@@ -65,10 +66,13 @@ class RankOfCells:
         runs: Integers = np.add.reduceat(self.counts, self.firsts[:-1])
         return runs
 
-    def within(self, steps: tuple[int, int], are_theirs: bool) -> RankOfCells:
-        """The same with the cells of these steps alone. are_theirs: the durations are those of
-        these steps already; else each run of a cell counts with the mean of the cell."""
-        kept = (self.steps >= steps[0]) & (self.steps < steps[1])
+    def within(
+        self, steps: tuple[int, int], lost: Sequence[tuple[int, int]], are_theirs: bool
+    ) -> RankOfCells:
+        """The same with the cells of these steps alone, without those of `lost`. are_theirs: the
+        durations are those of these steps already; else each run of a cell counts with the mean of
+        the cell."""
+        kept = (self.steps >= steps[0]) & (self.steps < steps[1]) & ~are_in(self.steps, lost)
         if kept.all():
             return self
         paths = np.repeat(self.paths, np.diff(self.firsts))[kept]
@@ -128,15 +132,18 @@ class Cells:
             {name: column[by_path] for name, column in durations.items()},
         )  # fmt: skip
 
-    def keep(self, ranks: Sequence[RankCells], steps: tuple[int, int]) -> None:
+    def keep(
+        self, ranks: Sequence[RankCells], steps: tuple[int, int], lost: Sequence[tuple[int, int]]
+    ) -> None:
         """Only these ranks; their steps as they are numbered in the run, and of those only these,
-        a half-open range."""
+        a half-open range, without those that are lost."""
         kept = {}
         for rank in ranks:
             one = self.of_ranks[rank.metadata.rank]
             if rank.is_automatic:
                 one.steps = numbered(one.steps, rank.shifts)
-            one = one.within(steps, are_theirs=not any(rank.shifts.values()))
+            are_theirs = not any(rank.shifts.values()) and not lost
+            one = one.within(steps, lost, are_theirs=are_theirs)
             if len(one.steps):
                 kept[one.rank] = one
         self.of_ranks = kept

@@ -24,7 +24,7 @@ from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_rank_
 from .readers import read_side_by_side
 from .recorded_rank import RecordedRank
 from .run_data import GpuTimes, Integers, Matrix, RunData, SyncKind, SyncPoint
-from .run_ranks import RunRanks, problems_of, ranks_of_run
+from .run_ranks import RunRanks, losses_of, problems_of, ranks_of_run
 
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
 STEPS_KEPT = 1000  # at least, however many ranks there are
@@ -84,8 +84,9 @@ def run_of(
     NothingToJudge where no rank has a stage.
     """
     kept = ranks.kept
+    losses = list(losses_of(ranks))
     if not kept:
-        empty = [
+        empty = losses + [
             f"rank {one.metadata.rank}: {why}"
             for one in ranks.read
             for why in one.metadata.errors or ["no stage has ended in its files"]
@@ -97,7 +98,8 @@ def run_of(
     run.older_attempts = max(one.metadata.older_runs for one in kept)
     if again := [one.repeated for one in kept if one.repeated is not None]:
         run.repeated = min(first for first, _ in again), max(last for _, last in again)
-    run.recorded = _recorded(kept, ranks.shifts)
+    run.losses = losses
+    run.recorded = [] if ranks.lost else _recorded(kept, ranks.shifts)  # calls may be missing
     run_file = run_file_of(names)
     run.paths, run.command = list(names), command_of(run_file)
     run.ended, run.running = states_of(names, run.ranks)

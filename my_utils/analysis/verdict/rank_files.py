@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _core
+from ...core.run_files.lost_rows import LOST_ROW, LostRows, lost_in_heartbeat, lost_in_row
 from ...core.run_files.row_metadata import metadata_pairs
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.inputs import FileSet, Inputs
@@ -42,6 +43,7 @@ class RankMetadata:
     up. attempts: the number of its last start in the directory. older_runs: runs that were recorded
     into the same files before; they are left out. begin_ns, end_ns: of what counts, Unix time.
     clock_steps: how often the system's clock was set while it ran. open: stages that never ended.
+    dropped: records that were lost. lost: those that could not be written, with their steps.
     """
 
     rank: int
@@ -58,6 +60,7 @@ class RankMetadata:
     dropped: int = 0
     clock_steps: int = 0
     open: int = 0
+    lost: list[LostRows] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -153,6 +156,8 @@ def read_rank(file_set: FileSet) -> RankStages:
         result = _core.read_stages(parts)
     stages = _columns(result["columns"], result["count"])
     begin_ns, end_ns = _span(stages)
+    notes = [Note(attempt, *_name_and_pairs(text)) for attempt, _, _, text in result["notes"]]
+    lost, unreported = _lost(file_set, notes)
     metadata = RankMetadata(
         rank=file_set.rank,
         host=unquote(result["host"]),
@@ -164,17 +169,26 @@ def read_rank(file_set: FileSet) -> RankStages:
         clock_error_s=None if result["clock_error_ns"] < 0 else result["clock_error_ns"] * 1e-9,
         rows=result["rows"],
         bad_rows=result["bad_rows"],
-        dropped=result["dropped"],
+        dropped=result["dropped"] + unreported,
         clock_steps=result["clock_steps"],
         open=result["open"],
+        lost=lost,
         errors=unreadable + result["errors"],
     )
     parents = [parent for parent, _ in result["paths"]]
     return RankStages(
         metadata, _full_names(result["paths"]), parents, stages, result["tags"],
-        _columns(result["counters"], result["counter_count"]), result["counter_names"],
-        [Note(attempt, *_name_and_pairs(text)) for attempt, _, _, text in result["notes"]],
+        _columns(result["counters"], result["counter_count"]), result["counter_names"], notes,
     )  # fmt: skip
+
+
+def _lost(file_set: FileSet, notes: Iterable[Note]) -> tuple[list[LostRows], int]:
+    """The rows that could not be written, and how many of them no row reports."""
+    said = (lost_in_row(one.attempt, one.pairs) for one in notes if one.name == LOST_ROW)
+    lost = [one for one in said if one is not None]
+    path = file_set.heartbeat()
+    unreported = [] if path is None else lost_in_heartbeat(path, lost)
+    return lost + unreported, sum(one.count for one in unreported)
 
 
 def last_run(rank: RankStages) -> RankStages:

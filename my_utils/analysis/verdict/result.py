@@ -308,7 +308,7 @@ class Verdict:
     attempts, older_attempts, repeated, ending: as in RunData.
     step_ns: the mean of a judged step. hangs: whether a process that is alive makes no progress;
         None where nobody looked at the processes. gpu_errors: sentences about critical errors of
-        GPUs, which are among the notes, too.
+        GPUs, and losses about rows that were lost; both are among the notes, too.
     notes: sentences about the files and the rules.
 
     >>> Verdict("not judged", reason="12 steps, 20 are needed").lines()[0]
@@ -341,6 +341,7 @@ class Verdict:
     ending: str = ""
     hangs: bool | None = None
     gpu_errors: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 
     @property

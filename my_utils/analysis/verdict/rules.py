@@ -120,6 +120,7 @@ def _described(run: RunData) -> Verdict:
         running=run.running,
         ending=run.ending,
         gpu_errors=gpu_errors,
+        losses=tuple(run.losses),
         notes=[*run.problems, *gpu_errors],
     )
 

@@ -85,7 +85,8 @@ class RunData:
         `causes`), what the busiest worker of the loader did meanwhile, and the state of the GPU.
     clock_error_ns: the bound of the clocks' error between ranks, None if they are not aligned.
     ended: of each rank, whether its process ended normally. problems: what could not be read,
-        a sentence each. workload: what was recorded once, such as "num_workers".
+        a sentence each; losses: those of them about rows that were lost. workload: what was
+        recorded once, such as "num_workers".
     paths: what it was read from. running: whether a process of it lives. command: the one passed to
         `my_utils run`. ending: how the run ended, "" if it ended normally.
     attempts: how many starts of the processes count; older_attempts: how many do not, because a
@@ -116,6 +117,7 @@ class RunData:
     clock_error_ns: float | None = None
     ended: Sequence[bool] = ()
     problems: Sequence[str] = ()
+    losses: Sequence[str] = ()
     workload: Mapping[str, str] = field(default_factory=dict)
     paths: Sequence[str] = ()
     running: bool = False

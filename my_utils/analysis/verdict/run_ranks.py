@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from ...core.ranges import ranks_text
 from .rank_cells import RankCells, numbered
+from .rank_files import chosen
+from .run_data import Integers
 
 RANGES_NAMED = 6
 
@@ -17,13 +20,15 @@ RANGES_NAMED = 6
 class RunRanks:
     """read: all of them. kept: those of the run, by their numbers; older, gone: numbers of those of
     an older run, and of those that the last attempt has no more. shifts: what was added to the
-    steps of each attempt of the run."""
+    steps of each attempt of the run. lost: ranges of steps, the last one included, that are left
+    out: some rank could not write rows of them."""
 
     read: list[RankCells]
     kept: list[RankCells]
     older: list[int]
     gone: list[int]
     shifts: dict[int, int]
+    lost: list[tuple[int, int]]
 
 
 def ranks_of_run(read: list[RankCells]) -> RunRanks:
@@ -31,7 +36,38 @@ def ranks_of_run(read: list[RankCells]) -> RunRanks:
     kept, older = _without_older_runs([one for one in read if len(one.cells["step"])])
     kept, gone = _without_those_gone(kept)
     kept.sort(key=lambda one: one.metadata.rank)
-    return RunRanks(read, kept, older, gone, _number_through(kept))
+    shifts = _number_through(kept)
+    lost = _lost_steps(kept)
+    for one in kept if lost else ():
+        one.cells = chosen(one.cells, ~are_in(one.cells["step"], lost))
+    kept = [one for one in kept if len(one.cells["step"])]
+    return RunRanks(read, kept, older, gone, shifts, lost)
+
+
+def are_in(steps: Integers, ranges: Iterable[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+    """Which of the steps are in one of the ranges, whose last one is included."""
+    found = np.zeros(len(steps), bool)
+    for first, last in ranges:
+        found |= (steps >= first) & (steps <= last)
+    return found
+
+
+def _lost_steps(ranks: Iterable[RankCells]) -> list[tuple[int, int]]:
+    """Those of which not all rows were written, in ranges that do not meet."""
+    found: list[tuple[int, int]] = []
+    ranges = (
+        (one.first + shift, one.last + shift)
+        for rank in ranks
+        for one in rank.metadata.lost
+        if one.first is not None and one.last is not None and one.attempt in rank.attempts
+        for shift in (rank.shifts.get(one.attempt, 0),)
+    )
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return found
 
 
 def _without_older_runs(ranks: list[RankCells]) -> tuple[list[RankCells], list[int]]:
@@ -114,13 +150,31 @@ def problems_of(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]:
         yield f"{ranks_text(empty, RANGES_NAMED)}: no stage has ended in the files"
     for one in ranks.read:
         yield from (f"rank {one.metadata.rank}: {error}" for error in one.metadata.errors)
+    yield from losses_of(ranks)
     for what, name in (
         ("rows that could not be understood", "bad_rows"),
-        ("records that were lost during the run", "dropped"),
         ("a clock that was set during the run", "clock_steps"),
     ):
         if found := [one.metadata.rank for one in ranks.kept if getattr(one.metadata, name)]:
             yield f"{ranks_have(found)} {what}"
+
+
+def losses_of(ranks: RunRanks) -> Iterator[str]:
+    """A sentence where records of the run were lost."""
+    others = {*ranks.older, *ranks.gone}
+    lossy = [
+        one.metadata
+        for one in ranks.read
+        if one.metadata.dropped and one.metadata.rank not in others
+    ]
+    if lossy:
+        count = sum(one.dropped for one in lossy)
+        numbers = [one.rank for one in lossy]
+        text = f"{ranks_have(numbers)} {count} records that were lost during the run"
+        steps = ", ".join(f"{first}:{last + 1}" for first, last in ranks.lost[:RANGES_NAMED])
+        more = f" and {len(ranks.lost) - RANGES_NAMED} ranges more"
+        steps += more if len(ranks.lost) > RANGES_NAMED else ""
+        yield f"{text}: steps {steps} are left out" if steps else text
 
 
 def ranks_have(ranks: Collection[int]) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 HEARTBEAT_BYTES_MAX = 1 << 20
+HEARTBEAT_TRIES = 5  # a file that is being written over is whole a moment later
 CLOCK_DIFFERENCE_MAX_S = 3600.0
 
 # Two of its beats: a process that lives says so every 0.5 s in its journal, and every 2 s in its
@@ -85,7 +86,10 @@ def _newest(
     label: str, journal: dict[str, Any] | None, beat: Beat | None, silent_after_s: float
 ) -> Rank | None:
     if journal is not None and (beat is None or _is_newer(journal, beat.content)):
-        return _from_journal(label, journal, silent_after_s)
+        rank = _from_journal(label, journal, silent_after_s)
+        if beat and (beat.content.attempt, beat.content.pid) == (rank.attempt, rank.pid):
+            rank.dropped = max(rank.dropped, beat.content.dropped)  # it has rows, too
+        return rank
     return _from_heartbeat(label, beat, silent_after_s) if beat else None
 
 
@@ -127,11 +131,16 @@ def _attempt(path: str, read: Callable[[], _T], problems: list[Problem]) -> _T |
 
 
 def _heartbeat(path: str, problems: list[Problem]) -> Beat | None:
-    def read() -> Beat:
+    def read(tries: int = HEARTBEAT_TRIES) -> Beat:
         from .heartbeat import read_heartbeat
 
         data, written_s = read_whole(path, HEARTBEAT_BYTES_MAX, "a heartbeat")
-        return Beat(path, written_s, read_heartbeat(data))
+        try:
+            return Beat(path, written_s, read_heartbeat(data))
+        except ValueError:
+            if tries <= 1 or not data.startswith(b'{"sequence":'):
+                raise
+        return read(tries - 1)
 
     return _attempt(path, read, problems)
 

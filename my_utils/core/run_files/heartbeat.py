@@ -38,7 +38,12 @@ class HeartbeatThread(msgspec.Struct):
 
 
 class Heartbeat(msgspec.Struct):
-    """Times are Unix times in s by the clock of the host; `time_offset` is not in them."""
+    """Times are Unix times in s by the clock of the host; `time_offset` is not in them.
+
+    dropped: records that were lost. lost_rows: those of them that were rows already and could not
+    be written; lost_steps: the first and the last step of them, where no row of the CSV says so.
+    sequence, end: differ in a file that is being written over.
+    """
 
     version: int
     rank: _Int32
@@ -52,6 +57,10 @@ class Heartbeat(msgspec.Struct):
     began: _Time | None = None
     time_offset: _Time = 0.0
     closed: bool = False
+    lost_rows: _Count = 0
+    lost_steps: list[tuple[_Count, _Count]] = msgspec.field(default_factory=list)
+    sequence: _Count = 0
+    end: _Count = 0
 
 
 class _Version(msgspec.Struct):
@@ -66,7 +75,10 @@ def read_heartbeat(data: bytes) -> Heartbeat:
             raise ValueError(
                 f"heartbeat version {version}; this program reads up to {HEARTBEAT_VERSION}"
             )
-        return decoded(data, Heartbeat)
+        found = decoded(data, Heartbeat)
+        if found.sequence != found.end:
+            raise Damaged("it is being written over")
+        return found
     except Damaged as error:
         raise ValueError(f"damaged or cut short: {error}") from error
     except Foreign as error:

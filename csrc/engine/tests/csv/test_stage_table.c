@@ -214,6 +214,7 @@ static char *header_with_room(size_t size) {
 /* Names and notes without end. */
 static void test_names_and_notes_are_bounded(void) {
     enum { ROWS = MU_RUN_NOTES_MAX + 5 };
+    static const char dropped[] = "1,,h,0,my_utils.dropped,INSTANT,,\"count=3\"\n";
     size_t size = (size_t)ROWS * 128 + sizeof(HEADER), at = sizeof(HEADER) - 1;
     struct mu_stage_table table;
     struct mu_error err;
@@ -222,12 +223,14 @@ static void test_names_and_notes_are_bounded(void) {
     for (int i = 0; i < ROWS; i++) {
         at += (size_t)snprintf(text + at, size - at,
                                "1,,h,0,c%d,COUNTER,,\"value=1\"\n"
-                               "1,,h,0,my_utils.sync,INSTANT,,\"stage=s%d\"\n",
+                               "1,,h,0,my_utils.ready,INSTANT,,\"step=%d\"\n",
                                i, i);
     }
+    memcpy(text + at, dropped, sizeof(dropped));
     CHECK_INT(read_text(&table, text, &err), MU_OK);
     CHECK_INT(table.run_rows.count, MU_NAMES_MAX - 1);
-    CHECK_INT(table.run_rows.note_count, MU_RUN_NOTES_MAX);
+    CHECK_INT(table.run_rows.note_count, MU_RUN_NOTES_MAX + 1); /* no step has many of the others */
+    CHECK_INT(table.process.dropped, 3);
     free(text);
     mu_stage_table_reset(&table);
 }

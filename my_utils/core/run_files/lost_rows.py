@@ -1,0 +1,58 @@
+"""Rows that a process could not write: what rows `my_utils.dropped` say of them, and its heartbeat.
+
+A row says it once writing works again. Until then, and where it never does, the heartbeat file
+alone knows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ..trusted_open import open_without_waiting
+from .row_metadata import whole_number
+
+LOST_ROW = "my_utils.dropped"
+NOT_WRITTEN = "not_written"
+BYTES_MAX = 1 << 20
+
+
+class LostRows(NamedTuple):
+    """first, last: the steps of the rows; None where they are of no step, or not known."""
+
+    attempt: int
+    count: int
+    first: int | None = None
+    last: int | None = None
+
+
+def lost_in_row(attempt: int, pairs: Mapping[str, str]) -> LostRows | None:
+    """What a row `my_utils.dropped` says; None for records that were lost for another reason."""
+    if pairs.get("reason") != NOT_WRITTEN:
+        return None
+    first, last = (whole_number(pairs.get(key)) for key in ("first_step", "last_step"))
+    return LostRows(attempt, whole_number(pairs.get("count")) or 0, first, last)
+
+
+def lost_in_heartbeat(path: str | os.PathLike[str], reported: Iterable[LostRows]) -> list[LostRows]:
+    """What the heartbeat at `path` says beyond what rows have `reported`."""
+    try:
+        with open(path, "rb", opener=open_without_waiting) as file:
+            data = file.read(BYTES_MAX)
+    except OSError:
+        return []
+    if b'"lost_rows":' not in data or b'"lost_rows":0,' in data:
+        return []
+    from .heartbeat import read_heartbeat
+
+    try:
+        beat = read_heartbeat(data)
+    except ValueError:  # of another program, or damaged
+        return []
+    known = sum(one.count for one in reported if one.attempt == beat.attempt)
+    missing = beat.lost_rows - known
+    if missing <= 0:
+        return []
+    steps = [LostRows(beat.attempt, 0, *one) for one in beat.lost_steps]
+    return [LostRows(beat.attempt, missing), *steps]
