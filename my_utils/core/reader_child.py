@@ -28,10 +28,12 @@ def serve(name: str, parent: int) -> None:
     os.dup2(2, 1)
     gc.freeze()
     gc.disable()
+    at_start = _mapped_bytes()
     for line in sys.stdin.buffer:
         request = json.loads(line)
         if request["bounds"] is not None:
-            _set_bounds(*request["bounds"])
+            memory, seconds = request["bounds"]
+            _set_bounds(at_start + memory, seconds)
         try:
             response = pickle.dumps((None, call(*request["arguments"])), pickle.HIGHEST_PROTOCOL)
             if request["bounds"] is not None and len(response) > RESPONSE_BYTES_MAX:
@@ -43,6 +45,13 @@ def serve(name: str, parent: int) -> None:
         responses.write(len(response).to_bytes(8, "little") + response)
         responses.flush()
         gc.collect()  # between two files: what they hold is large, and hardly ever a cycle
+
+
+def _mapped_bytes() -> int:
+    """What the imported modules have: numpy alone has gigabytes for the threads of a large machine.
+    Limits of memory are beyond that."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def _set_bounds(memory: int, seconds: int) -> None:

@@ -2,19 +2,25 @@
 
 A device is a rank. A kernel belongs to the step that launched it. Where no range marks steps, one
 begins at every call of the kernel that comes most evenly.
+
+A database can hold what never ends or has no size: views, generated columns, pages that lead back
+to themselves. So only plain tables are read, each once and whole, by a child with limits.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import re
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...core.reader_process import ReaderError, Readers
 from ...core.trusted_open import open_without_waiting
 from .operations import TOGETHER, Ints, Operations, numbers_of, occurrence_of
 
@@ -30,6 +36,7 @@ NEEDED = ("deviceId", "streamId", "start", "end")
 NUMBER_MAX = 1 << 62
 WHOLE = f"(typeof({{0}}) = 'integer' AND {{0}} BETWEEN 0 AND {NUMBER_MAX // 2})"
 PROCESS = "(globalTid / 16777216) * 16777216"  # of a thread
+ROW_BYTES_MAX = 16 << 20
 
 
 def read_nsys(paths: Sequence[str]) -> Operations:
@@ -38,15 +45,23 @@ def read_nsys(paths: Sequence[str]) -> Operations:
     names: dict[str, int] = {}
     notes: list[str] = []
     ranks = 0
-    for path in paths:
-        with _opened(path) as database:
-            rows = _kernels(path, database, names, notes)
+    with Readers(read_database, 1, bounded=True) as readers:
+        for path in paths:
+            _check_kind(path)
+            try:
+                found = readers.read(path)
+            except ReaderError as error:
+                raise ValueError(f"{path}: {error}") from error
+            if isinstance(found, str):
+                raise ValueError(f"{path}: {found}")
+            rows, words, of_file = found
+            notes += of_file
+            numbers = np.array([names.setdefault(word, len(names)) for word in words])
+            rows["name"] = numbers[rows["name"]]
             rows["rank"] = ranks + numbers_of(rows.pop("device"))[0]
             ranks = int(rows["rank"].max()) + 1
-            steps = _steps(database)
-        rows["step"] = _numbered(rows, steps, list(names), notes)
-        for key, values in rows.items():
-            columns.setdefault(key, []).append(values)
+            for key, values in rows.items():
+                columns.setdefault(key, []).append(values)
     whole = {key: np.concatenate(parts) for key, parts in columns.items()}
     inside = whole["step"] >= 0
     whole = {key: values[inside] for key, values in whole.items()}
@@ -66,29 +81,52 @@ def read_nsys(paths: Sequence[str]) -> Operations:
     )  # fmt: skip
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[sqlite3.Connection]:
+def _check_kind(path: str) -> None:
     with open(path, "rb", opener=open_without_waiting) as file:  # a regular file, as a database is
         if file.read(15) != b"SQLite format 3":
             raise ValueError(f"{path}: not a SQLite database")
-    uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
-    database = sqlite3.connect(uri, uri=True)
+
+
+def read_database(path: str) -> tuple[dict[str, Ints], list[str], list[str]] | str:
+    """The kernels of one file as columns device, lane, name, begin, end and step (-1 outside all);
+    the names that are numbered there; and notes. Or why nothing is read."""
+    notes: list[str] = []
     try:
-        _refuse_views(path, database)
-        yield database
+        with _opened(path) as database:
+            rows, names = _kernels(path, database, notes)
+            steps = _steps(database)
+        rows["step"] = _numbered(rows, steps, names, notes)
     except sqlite3.Error as error:
-        raise ValueError(f"{path}: not an export of Nsight Systems: {error}") from error
-    finally:
-        database.close()
+        return f"not an export of Nsight Systems: {error}"
+    except ValueError as error:
+        return str(error)
+    return rows, names, notes
 
 
-def _refuse_views(path: str, database: sqlite3.Connection) -> None:
-    """A table ends with the file; a view in its place may have no end."""
-    views = database.execute("SELECT name FROM sqlite_master WHERE type = 'view'")
-    names = {str(name).lower() for (name,) in views}
-    for table in TABLES:
-        if table.lower() in names:
-            raise ValueError(f"{path}: not an export of Nsight Systems: {table} is a view")
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[sqlite3.Connection]:
+    uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROW_BYTES_MAX)
+        for table in TABLES:
+            _check_plain(database, table)
+        yield database
+
+
+def _check_plain(database: sqlite3.Connection, table: str) -> None:
+    """A table ends with the file; a view in its place, a virtual table and a generated column may
+    have no end."""
+    query = "SELECT type, sql FROM sqlite_master WHERE lower(name) = lower(?)"
+    reason = ""
+    for kind, text in database.execute(query, (table,)):
+        if kind != "table":
+            reason = f"is a {kind}"
+        elif re.match(r"\s*CREATE\s+VIRTUAL\b", str(text), re.IGNORECASE):
+            reason = "is a virtual table"
+    if not reason and any(row[6] for row in database.execute(f"PRAGMA table_xinfo({table})")):
+        reason = "has generated columns"
+    if reason:
+        raise ValueError(f"not an export of Nsight Systems: {table} {reason}")
 
 
 def _columns_of(database: sqlite3.Connection, table: str) -> set[str]:
@@ -96,38 +134,98 @@ def _columns_of(database: sqlite3.Connection, table: str) -> set[str]:
 
 
 def _kernels(
-    path: str, database: sqlite3.Connection, names: dict[str, int], notes: list[str]
-) -> dict[str, Ints]:
-    """All kernels in the order of their begins; device and process are those of the database."""
-    of_kernels, of_launches = (_columns_of(database, one) for one in (KERNELS, LAUNCHES))
-    process = "CAST(k.globalPid AS INTEGER)" if "globalPid" in of_kernels else "0"
-    launch, joined = "k.start", ""
-    if {"correlationId", "globalTid"} <= of_launches:
-        same = f" AND {PROCESS} = k.globalPid" if process != "0" else ""
-        joined = f"LEFT JOIN {LAUNCHES} r ON r.correlationId = k.correlationId{same}"
-        launch = "CASE typeof(r.start) WHEN 'integer' THEN r.start ELSE k.start END"
-    query = (
-        f"SELECT k.deviceId, k.streamId, s.value, k.start, k.end, {launch}, {process} "
-        f"FROM {KERNELS} k LEFT JOIN StringIds s ON s.id = k.shortName {joined} "
-        f"WHERE {' AND '.join(WHOLE.format(f'k.{one}') for one in NEEDED)} ORDER BY k.start"
+    path: str, database: sqlite3.Connection, notes: list[str]
+) -> tuple[dict[str, Ints], list[str]]:
+    """All kernels in the order of their begins, and their names; device and process are those of
+    the database."""
+    of_kernels = _columns_of(database, KERNELS)
+    process = _number("globalPid") if "globalPid" in of_kernels else "0"
+    correlation = _number("correlationId") if "correlationId" in of_kernels else "-1"
+    is_whole = " AND ".join(map(WHOLE.format, NEEDED))
+    rows = _table(
+        database,
+        f"SELECT deviceId, streamId, {_number('shortName')}, start, end, {correlation}, {process}, "
+        f"{is_whole} FROM {KERNELS}",
+        8,
     )
-    rows: Ints = np.fromiter(
-        (_row(one, names) for one in database.execute(query)), np.dtype((np.int64, 7))
-    )
-    every = database.execute(f"SELECT count(*) FROM {KERNELS}").fetchone()[0]
-    if len(rows) < every:
-        notes.append(f"{path}: {every - len(rows)} kernels without whole numbers, left out")
+    kept = rows[:, 7] > 0
+    if not kept.all():
+        notes.append(f"{path}: {int((~kept).sum())} kernels without whole numbers, left out")
+    rows = rows[kept]
     if not len(rows):
-        raise ValueError(f"{path}: no kernels in it")
-    rows[:, 3:6] += _session_start(database)
-    keys = ("device", "lane", "name", "begin", "end", "launch", "process")
-    return {key: rows[:, place] for place, key in enumerate(keys)}
+        raise ValueError("no kernels in it")
+    rows = rows[np.argsort(rows[:, 3], kind="stable")]
+    device, lane, word, begin, end, correlation_id, of_process = rows[:, :7].T
+    launch = _launches(database, correlation_id, of_process if process != "0" else None, begin)
+    name, names = _names(database, word)
+    start = _session_start(database)
+    columns = {"device": device, "lane": lane, "name": name, "begin": begin + start,
+               "end": end + start, "launch": launch + start, "process": of_process}  # fmt: skip
+    return columns, names
 
 
-def _row(row: tuple[Any, ...], names: dict[str, int]) -> tuple[int, ...]:
-    device, stream, name, *rest = row
-    number = names.setdefault(str(name), len(names))
-    return (int(device), int(stream), number, *(int(one) for one in rest))
+def _number(column: str) -> str:
+    """What is there as a number, -1 where it is none."""
+    return f"CASE typeof({column}) WHEN 'integer' THEN {column} ELSE -1 END"
+
+
+def _table(database: sqlite3.Connection, query: str, width: int) -> Ints:
+    """The rows of a query; 0 in columns that hold no whole numbers."""
+    rows = (tuple(one if type(one) is int else 0 for one in row) for row in database.execute(query))
+    found: Ints = np.fromiter(rows, np.dtype((np.int64, width)))
+    return found
+
+
+def _names(database: sqlite3.Connection, words: Ints) -> tuple[Ints, list[str]]:
+    """Which name each has, and all names, in the order in which they come."""
+    wanted, first, places = np.unique(words, return_index=True, return_inverse=True)
+    texts: dict[int, str] = dict.fromkeys(wanted[np.argsort(first)].tolist(), "None")
+    for number, text in database.execute("SELECT id, value FROM StringIds"):
+        if type(number) is int and number in texts:
+            texts[number] = str(text)
+    names: dict[str, int] = {}
+    numbers = {one: names.setdefault(text, len(names)) for one, text in texts.items()}
+    return np.array([numbers[one] for one in wanted.tolist()])[places], list(names)
+
+
+def _launches(
+    database: sqlite3.Connection, correlation: Ints, process: Ints | None, begin: Ints
+) -> Ints:
+    """When each kernel was launched, by the last call with its number before it began, or else the
+    first one; its begin where there is none. A graph is one call for many kernels."""
+    if not {"correlationId", "globalTid", "start"} <= _columns_of(database, LAUNCHES):
+        return begin
+    is_whole = " AND ".join(map(WHOLE.format, ("correlationId", "start", "globalTid")))
+    calls = _table(
+        database, f"SELECT correlationId, start, {PROCESS} FROM {LAUNCHES} WHERE {is_whole}", 3
+    )
+    calls = calls[np.lexsort((calls[:, 1], calls[:, 2], calls[:, 0]))]
+    count = len(calls)
+    of_process = np.zeros(len(begin), np.int64) if process is None else process
+    of_calls = np.zeros(count, np.int64) if process is None else calls[:, 2]
+    same = numbers_of(
+        np.concatenate([calls[:, 0], correlation]), np.concatenate([of_calls, of_process])
+    )[0]
+    first = np.full(int(same.max(initial=0)) + 1, -1, np.int64)
+    first[same[:count][::-1]] = np.arange(count)[::-1]
+    last = _last_before(same[:count], calls[:, 1], same[count:], begin)
+    place = np.where(last >= 0, last, first[same[count:]])
+    return np.where(place >= 0, np.append(calls[:, 1], 0)[place], begin)
+
+
+def _last_before(of: Ints, at: Ints, whose: Ints, moments: Ints) -> Ints:
+    """Of the places in `at`, the last one of the same key that is not after each moment; -1 where
+    there is none."""
+    count = len(at)
+    keys, times = np.concatenate([of, whose]), np.concatenate([at, moments])
+    is_moment = np.arange(len(keys)) >= count
+    order = np.lexsort((is_moment, times, keys))
+    last = np.maximum.accumulate(np.where(is_moment[order], -1, np.arange(len(order))))
+    place = np.where(last >= 0, order[last], -1)
+    place = np.where((place >= 0) & (keys[place] == keys[order]), place, -1)
+    found = np.empty(len(order), np.int64)
+    found[order] = place
+    return found[count:]
 
 
 def _session_start(database: sqlite3.Connection) -> int:
@@ -144,16 +242,25 @@ def _steps(database: sqlite3.Connection) -> dict[tuple[int, int], tuple[int, int
         return {}
     shift = _session_start(database)
     found: dict[tuple[int, int], tuple[int, int]] = {}
+    numbers = {
+        one: number
+        for one, text in database.execute("SELECT id, value FROM StringIds")
+        if type(one) is int and (number := _number_of_step(text)) is not None
+    }
     query = (
-        f"SELECT {PROCESS}, coalesce(n.text, s.value), n.start, n.end FROM NVTX_EVENTS n "
-        f"LEFT JOIN StringIds s ON s.id = n.textId "
-        f"WHERE {WHOLE.format('n.start')} AND {WHOLE.format('n.end')}"
+        f"SELECT {PROCESS}, text, textId, start, end FROM NVTX_EVENTS "
+        f"WHERE {WHOLE.format('start')} AND {WHOLE.format('end')}"
     )
-    for process, text, start, end in database.execute(query):
-        match = STEP.fullmatch(str(text).strip())
-        if match:
-            found[int(process), int(match[1])] = (int(start) + shift, int(end) + shift)
+    for process, text, one, start, end in database.execute(query):
+        number = numbers.get(one) if text is None else _number_of_step(text)
+        if number is not None and type(process) is int:
+            found[process, number] = (start + shift, end + shift)
     return found
+
+
+def _number_of_step(text: Any) -> int | None:
+    match = STEP.fullmatch(str(text).strip())
+    return int(match[1]) if match else None
 
 
 def _numbered(
@@ -162,34 +269,53 @@ def _numbered(
 ) -> Ints:  # fmt: skip
     """The step of each kernel, -1 outside all."""
     process, launch = rows.pop("process"), rows.pop("launch")
-    found = np.full(len(launch), -1, np.int64)
     if not steps:
-        return _by_the_steadiest(rows, names, found, notes)
+        return _by_the_steadiest(rows, names, notes)
+    ranges: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for (of, number), (begin, end) in steps.items():
-        inside = (launch >= begin) & (launch < end)
-        found[inside & ((process == of) | (process == 0))] = number
-    return found
+        for one in {of, 0}:  # a kernel of an unknown process has the steps of all
+            ranges[one].append((begin, end, number))
+    changes = np.array([(one, *change) for one, each in ranges.items() for change in _spans(each)])
+    place = _last_before(changes[:, 0], changes[:, 1], process, launch)
+    return np.where(place >= 0, changes[:, 2][place], -1)
 
 
-def _by_the_steadiest(
-    rows: dict[str, Ints], names: list[str], found: Ints, notes: list[str]
-) -> Ints:
+def _spans(ranges: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+    """When another step begins, and which; -1 for none. Of several at once it is the one that began
+    last."""
+    ranges.sort(key=lambda one: one[0])
+    running: list[tuple[int, int, int]] = []
+    place = 0
+    for moment in sorted({moment for begin, end, _ in ranges for moment in (begin, end)}):
+        while place < len(ranges) and ranges[place][0] <= moment:
+            heapq.heappush(running, (-place, *ranges[place][1:]))
+            place += 1
+        while running and running[0][1] <= moment:
+            heapq.heappop(running)
+        yield moment, running[0][2] if running else -1
+
+
+def _by_the_steadiest(rows: dict[str, Ints], names: list[str], notes: list[str]) -> Ints:
     """Of the kernels that come as often on all devices, with the least scatter between two."""
-    ranks = np.unique(rows["rank"])
-    best: tuple[float, int] | None = None
-    for name in np.unique(rows["name"]).tolist():
-        begins = [rows["begin"][(rows["name"] == name) & (rows["rank"] == rank)] for rank in ranks]
-        if len({len(one) for one in begins}) > 1 or len(begins[0]) <= STEPS_MIN:
+    devices = np.unique(rows["device"])
+    order = np.lexsort((rows["begin"], rows["device"], rows["name"]))
+    best: tuple[float, Ints] | None = None
+    for part in np.split(order, np.flatnonzero(np.diff(rows["name"][order])) + 1):
+        count, more = divmod(len(part), len(devices))
+        if count <= STEPS_MIN or more:
             continue
-        apart = np.diff(np.array(begins), axis=1)
+        if (rows["device"][part].reshape(-1, count) != devices[:, None]).any():
+            continue
+        apart = np.diff(rows["begin"][part].reshape(-1, count), axis=1)
         scatter = float(np.abs(apart / max(np.median(apart), 1.0) - 1).mean())
-        best = min(best or (scatter, name), (scatter, name))
+        if best is None or scatter < best[0]:
+            best = scatter, part
     if best is None:
         raise ValueError("no NVTX range marks steps, and no kernel comes evenly")
-    notes.append(f"no NVTX range marks steps: taken from one {names[best[1]]} to the next")
-    for rank in ranks:
-        mine = rows["rank"] == rank
-        begins = rows["begin"][mine & (rows["name"] == best[1])]
-        found[mine] = np.searchsorted(begins, rows["begin"][mine], "right") - 1
-        found[mine & (found >= len(begins) - 1)] = -1  # the last one may be cut off
-    return found
+    part = best[1]
+    name = names[rows["name"][part[0]]]
+    notes.append(f"no NVTX range marks steps: taken from one {name} to the next")
+    count = len(part) // len(devices)
+    place = _last_before(rows["device"][part], rows["begin"][part], rows["device"], rows["begin"])
+    step = place % count  # the last one may be cut off
+    return np.where((place >= 0) & (step < count - 1), step, -1)

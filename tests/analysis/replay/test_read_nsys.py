@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.analysis.replay.inputs import verdict_of
+from my_utils.analysis.replay.inputs import read_operations, verdict_of
 from my_utils.analysis.replay.read_nsys import TABLES
 
 from ...conftest import ROOT
@@ -78,6 +78,117 @@ def test_a_view_without_an_end_is_refused(tmp_path: Path, table: str) -> None:
         )
     verdict = verdict_of([path])
     assert str(verdict.reason).endswith(f"not an export of Nsight Systems: {table} is a view")
+
+
+def filled(path: Path, columns: str = "", launches: int = 1) -> str:
+    """A database whose kernels each have their launches; columns: further ones of its kernels."""
+    with contextlib.closing(sqlite3.connect(database(path, slow=1, ranges=True))) as file:
+        file.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = rowid")
+        file.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, correlationId, globalTid)")
+        for late in range(launches):
+            file.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT start - 10 + ?, rowid, "
+                "globalPid + 5 FROM CUPTI_ACTIVITY_KIND_KERNEL",
+                (late,),
+            )
+        if columns:
+            file.execute("PRAGMA writable_schema = 1")
+            file.execute(
+                "UPDATE sqlite_master SET sql = replace(sql, 'shortName', 'shortName, ' || ?)",
+                (columns,),
+            )
+        file.commit()
+    return str(path)
+
+
+def test_a_kernel_has_one_launch(tmp_path: Path) -> None:
+    once = read_operations(filled(tmp_path / "once.sqlite"))
+    twice = read_operations(filled(tmp_path / "twice.sqlite", launches=2))
+    assert len(once) == len(twice) == 24
+    assert (once.begin_ns == twice.begin_ns).all() and (once.step == twice.step).all()
+
+
+def test_one_number_for_all_launches_takes_time_in_proportion(tmp_path: Path) -> None:
+    """Each with each would be 10^10 rows."""
+    path = filled(tmp_path / "run.sqlite")
+    rows = [(1000 + at, 1001 + at, 0, 7, 1, 1 << 24, 0) for at in range(100_000)]
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL")
+        file.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+        file.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?, ?)", rows
+        )
+        file.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT start - 900, 1, globalPid "
+            "FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        )
+        file.commit()
+    assert len(read_operations(path)) == 100_000
+
+
+def test_a_kernel_belongs_to_the_last_launch_before_it(tmp_path: Path) -> None:
+    """Numbers come again; and one after the kernel's begin stands for a clock that is behind."""
+    path = filled(tmp_path / "run.sqlite")
+    step = 40_000_000
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = 1")
+        file.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+        for process in (1, 2):
+            rows = [(one * step + 1_000_000 * (one != 0) + 39_000_000 * (one == 0), process << 24)
+                    for one in range(5)]  # fmt: skip
+            file.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, 1, ?)", rows)
+        file.commit()
+    steps = read_operations(path).step
+    assert [int((steps == one).sum()) for one in range(6)] == [4, 4, 4, 4, 8, 0]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "endless INTEGER AS (length(hex(zeroblob(400000000)))) VIRTUAL",
+        "e AS (replace(hex(zeroblob(1000)), '0', 'a') LIKE '%a%a%a%a%a%a%a%a%b') STORED",
+    ],
+)
+def test_generated_columns_are_refused(tmp_path: Path, column: str) -> None:
+    path = filled(tmp_path / "run.sqlite", column)
+    verdict = verdict_of([path])
+    assert str(verdict.reason).endswith(
+        "not an export of Nsight Systems: CUPTI_ACTIVITY_KIND_KERNEL has generated columns"
+    )
+
+
+@pytest.mark.slow
+def test_pages_that_lead_back_to_themselves_end(tmp_path: Path) -> None:
+    """Of a table whose every page names the same next one 400 times, which makes 10^13 rows."""
+    path = filled(tmp_path / "run.sqlite")
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, 9, 0, 7, 1, 1, 0)",
+            [(at,) for at in range(20_000)],
+        )
+        file.commit()
+        (root,) = file.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'"
+        ).fetchone()
+        (size,) = file.execute("PRAGMA page_size").fetchone()
+    data = bytearray(Path(path).read_bytes())
+
+    def number(at: int, length: int) -> int:
+        return int.from_bytes(data[at : at + length], "big")
+
+    begin = (root - 1) * size
+    cells = [number(begin + 12 + 2 * at, 2) for at in range(number(begin + 3, 2))]
+    below = [number(begin + cell, 4) for cell in cells]
+    for page, child in zip([*below[1:6], root], below, strict=False):
+        row = child.to_bytes(4, "big") + b"\x01"
+        ends = range(size - len(row), size - 401 * len(row), -len(row))
+        head = b"\x05\0\0" + (400).to_bytes(2, "big") + ends[-1].to_bytes(2, "big") + b"\0"
+        head += child.to_bytes(4, "big") + b"".join(at.to_bytes(2, "big") for at in ends)
+        filler = bytes(size - len(head) - 400 * len(row))
+        data[(page - 1) * size : page * size] = head + filler + row * 400
+    Path(path).write_bytes(data)
+    reason = str(verdict_of([path]).reason)
+    assert "than a file of its size may" in reason, reason
 
 
 def test_another_file_of_the_name_is_refused_with_a_reason(tmp_path: Path) -> None:
