@@ -41,7 +41,6 @@ ALLOWED = {
     "analysis/replay/read_nsys.py": (1, NAMED),
     "analysis/report/cells.py": (1, OWN),
     "analysis/report/on_ray.py": (2, OWN),
-    "analysis/report/overlap.py": (1, OPENED),
     "analysis/report/run_page.py": (1, OWN),
     "cli/demo.py": (2, OWN),
     "cli/demo_gpt.py": (1, PACKAGE),
@@ -75,7 +74,7 @@ ALLOWED = {
     "tensors/dumps/files.py": (4, CHECKED),
     "tensors/dumps/writer.py": (1, OWN),
     "trace/browser.py": (1, OWN),
-    "trace/chrome_json.py": (2, NAMED),
+    "trace/chrome_json.py": (1, NAMED),
     "trace/csv2trace.py": (1, OPENED),
     "trace/timeline.py": (1, NAMED),
 }

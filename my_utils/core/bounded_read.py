@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+from typing import IO
 
 from .trusted_open import open_without_waiting
+
+GZIP_MAGIC = b"\x1f\x8b"
+UNPACKED_FREE = 16 << 20  # bytes that any file of gzip may hold
+UNPACKED_TIMES = 50  # and for each of its own; traces have 22 at most, and zeros 1,030
 
 
 def read_whole(path: str | os.PathLike[str], bytes_max: int, what: str) -> tuple[bytes, float]:
@@ -18,6 +24,34 @@ def read_whole(path: str | os.PathLike[str], bytes_max: int, what: str) -> tuple
     if len(data) > bytes_max:
         raise ValueError(f"larger than {bytes_max} bytes: not {what}")
     return data, status.st_mtime
+
+
+class Unpacked:
+    """A file of gzip, read from its beginning; it need not be seekable. Has what `gzip` raises, and
+    ValueError where it holds far more than traces and texts of its size do."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._packed = _Counted(file)
+        self._unpacked = gzip.GzipFile(fileobj=self._packed)  # type: ignore[arg-type]
+        self._bytes = 0
+
+    def read(self, size: int) -> bytes:
+        data = self._unpacked.read(size)
+        self._bytes += len(data)
+        if self._bytes > UNPACKED_FREE + UNPACKED_TIMES * self._packed.bytes:
+            raise ValueError(f"unpacks to more than {UNPACKED_TIMES} times its size")
+        return data
+
+
+class _Counted:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.bytes = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.bytes += len(data)
+        return data
 
 
 def describe(error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """Reads Chrome's trace JSON in pieces: its events, and its metadata.
 
 Internal. Both forms are read, an object with `traceEvents` and the bare list, which need not be
-closed. Memory does not grow with the file. An event that cannot be read is left out and counted.
+closed. Memory does not grow with the file. An event that cannot be read is left out and counted, up
+to a bound: to find where what is bad ends takes a hundred times as long as to read what is good.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from ..core.bounded_read import GZIP_MAGIC, Unpacked
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,8 +26,12 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16  # the decoder counts the lines before an error: it is given few
 EVENT_MAX = 16 << 20  # characters; a longer event is left out
 PERFETTO_HEAD = 64 << 10  # bytes in which the first packet of Perfetto's protobuf ends
-VALUE_MAX = 1 << 28  # of a value beside the events, such as sources
+VALUE_MAX = 1 << 25  # of a value beside the events, such as sources
 BAD_AT_ONCE = 64  # events that are left out as one where the end of each is unknown
+MARKS_AT_ONCE = 64
+WORK_FREE = 4 << 20  # on what is bad, in brackets that are counted, a microsecond each
+WORK_TIMES = 1 / 16  # and for each character of the file
+MAY_BE_CUT = 16  # characters before the window's end where an error may come from that end
 SHOWN = 80  # characters of what is left out
 
 _SPACE = re.compile(r"[ \t\r\n,]*")
@@ -53,6 +60,7 @@ class ChromeJson:
         self._window = ""
         self._at = 0
         self._is_last = False
+        self._work = 0.0
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._json = json.JSONDecoder(parse_float=Decimal, parse_constant=str, strict=False)
 
@@ -90,6 +98,7 @@ class ChromeJson:
     def _more(self, size: int = CHUNK) -> bool:
         chunk = self._file.read(size)
         self._is_last = not chunk
+        self._work -= len(chunk) * WORK_TIMES
         self._window = self._window[self._at :] + self._decode(chunk, self._is_last)
         self._at = 0
         return not self._is_last
@@ -147,7 +156,12 @@ class ChromeJson:
                 return event
             except _UNREADABLE as error:
                 reason = _reason(error)
-            length, end = len(self._window) - self._at, self._end()
+                is_cut = self._is_cut(error)
+            length = len(self._window) - self._at
+            if is_cut and length < EVENT_MAX:
+                self._more(max(CHUNK, length))
+                continue
+            end = self._end()
             if end >= 0 and not _AFTER_EVENT.match(self._window, end):
                 end = -1
             following = self._next_event(end if end >= 0 else len(self._window))
@@ -159,13 +173,30 @@ class ChromeJson:
                 return None
             self._more(max(CHUNK, length))
 
+    def _is_cut(self, error: ValueError | RecursionError | InvalidOperation) -> bool:
+        """Whether a value here that cannot be read may be good and end beyond the window. Adds what
+        the error took: it counts the lines before it."""
+        at = error.pos if isinstance(error, json.JSONDecodeError) else self._at + CHUNK
+        self._spend(16 + (at >> 12) + ((at - self._at) >> 6))
+        if self._is_last or not isinstance(error, json.JSONDecodeError):
+            return False
+        return at > len(self._window) - MAY_BE_CUT or error.msg.startswith("Unterminated string")
+
+    def _spend(self, work: float) -> None:
+        self._work += work
+        if self._work > WORK_FREE:
+            raise TraceFileError(f"{self.path}: damaged: too much of it is not JSON")
+
     def _end(self) -> int:
         """Where the value here ends by its brackets, -1 for beyond the window."""
         depth = 0
-        for found in _MARK.finditer(self._window, self._at):
+        begin = self._at
+        for count, found in enumerate(_MARK.finditer(self._window, begin)):
             depth += (found[0] in "[{") - (found[0] in "]}")
             if depth < 1 and found[0] in ",]}":
-                return max(found.start() + (depth == 0 and found[0] != ","), self._at + 1)
+                return max(found.start() + (depth == 0 and found[0] != ","), begin + 1)
+            if count % MARKS_AT_ONCE == MARKS_AT_ONCE - 1:
+                self._spend(MARKS_AT_ONCE)
         return -1
 
     def _next_event(self, before: int) -> int:
@@ -174,8 +205,10 @@ class ChromeJson:
         bad = 0
         for found in _NEXT_EVENT.finditer(self._window, self._at, before):
             try:
-                event, _ = self._json.raw_decode(self._window, found.end())
-            except _UNREADABLE:
+                event, end = self._json.raw_decode(self._window, found.end())
+                self._spend(1 + ((end - found.end()) >> 6))
+            except _UNREADABLE as error:
+                self._is_cut(error)
                 bad += 1
                 event = None
             if bad == BAD_AT_ONCE or (isinstance(event, dict) and "ph" in event):
@@ -196,11 +229,13 @@ class ChromeJson:
                     self._at = end
                     return value
             except _UNREADABLE as error:
-                end = self._end()
-                if end >= 0:
-                    self._leave_out(_reason(error), end)
-                    return None
-                if self._is_last or len(self._window) - self._at > longest:
+                length = len(self._window) - self._at
+                if not self._is_cut(error) or length > longest:
+                    end = self._end()
+                    if end >= 0:
+                        self._leave_out(_reason(error), end)
+                        return None
+                if self._is_last or length > longest:
                     raise self._cut() from None
             self._more(max(CHUNK, len(self._window) - self._at))
 
@@ -234,14 +269,17 @@ def _is_perfetto(head: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> Iterator[IO[bytes] | Unpacked]:
     """The file, which need not be seekable, unpacked where it is of gzip."""
     with path.open("rb") as file:
-        if file.peek(2)[:2] == b"\x1f\x8b":
-            with gzip.open(file, "rb") as unpacked:
-                try:
-                    yield cast("IO[bytes]", unpacked)
-                except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-                    raise TraceFileError(f"{path}: damaged or cut off: {error}") from error
+        if file.peek(2)[:2] == GZIP_MAGIC:
+            try:
+                yield Unpacked(file)
+            except TraceFileError:
+                raise
+            except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+                raise TraceFileError(f"{path}: damaged or cut off: {error}") from error
+            except ValueError as error:
+                raise TraceFileError(f"{path}: {error}") from error
         else:
             yield file

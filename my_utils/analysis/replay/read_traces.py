@@ -11,14 +11,13 @@ from typing import cast
 
 import numpy as np
 
-from ...core.reader_process import ReaderError, Readers
+from ...core.reader_process import ReaderError, Readers, unpacked_bytes
 from .operations import SEND, TOGETHER, Ints, Operations
 from .table_files import number_meetings
 from .torch_trace import TraceRows, Words, read_trace
 
 POOL_ABOVE = 16 << 20  # bytes of JSON; fewer are read before other processes are up
 POOL_MAX = 16  # processes, of 80 MB each with a small trace
-PACKED = 10  # times as many bytes of JSON are in a packed file
 IDLE_LEAST = 0.05  # of the steps, from which on a note says what the host did
 
 
@@ -77,9 +76,9 @@ def read_traces(paths: Sequence[str]) -> Operations:
 
 
 def _read_all(paths: Sequence[str]) -> Iterator[TraceRows | str]:
-    """In the order of the paths; large ones side by side, each in a process."""
+    """In the order of the paths; large ones side by side, each in a process with limits."""
     count = min(len(paths), len(os.sched_getaffinity(0)), POOL_MAX)
-    if count < 2 or sum(map(_json_bytes, paths)) < POOL_ABOVE:
+    if not count or sum(map(unpacked_bytes, paths)) < POOL_ABOVE:
         yield from map(read_trace, paths)
         return
 
@@ -89,16 +88,8 @@ def _read_all(paths: Sequence[str]) -> Iterator[TraceRows | str]:
         except ReaderError as error:
             return f"{path}: {error}"
 
-    with ThreadPoolExecutor(count) as pool, Readers(read_trace, count, bounded=False) as readers:
+    with ThreadPoolExecutor(count) as pool, Readers(read_trace, count, bounded=True) as readers:
         yield from pool.map(read, paths)
-
-
-def _json_bytes(path: str) -> int:
-    """About; 0 where there is no file."""
-    try:
-        return os.path.getsize(path) * (PACKED if path.endswith(".gz") else 1)
-    except OSError:
-        return 0
 
 
 def _renumbered(numbers: Ints, words: Sequence[str], all_words: Words) -> Ints:

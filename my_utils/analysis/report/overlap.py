@@ -7,11 +7,9 @@ once.
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +19,13 @@ import numpy.typing as npt
 from ...core.extras import require
 from ...core.ranges import RANK_MAX
 from ...core.trusted_open import open_without_waiting
+from ...trace.chrome_json import ChromeJson, TraceFileError
 from .load import PURPOSE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-TRACE_BYTES_MAX = 4 << 30  # unpacked
 TIME_US_MAX = 2.0**63
 COMMUNICATION = re.compile(r"^(nccl|rccl|gloo:|mccl|hccl)", re.IGNORECASE)
 Intervals = npt.NDArray[np.float64]  # n × 2: begin and end in µs
@@ -44,42 +42,31 @@ def overlap_of(traces: Sequence[str]) -> pd.DataFrame:
 
 
 def _overlap(path: Path, number: int) -> tuple[int, str, float, float, float, float]:
-    content = _read(path)
-    rank = _rank_of(content.get("distributedInfo"), number)
-    events = [event for event in content["traceEvents"] if _is_slice(event)]
-    kernels = [event for event in events if event.get("cat") == "kernel"]
-    if kernels:
-        communication = _intervals(e for e in kernels if COMMUNICATION.match(e["name"]))
-        compute = _intervals(e for e in kernels if not COMMUNICATION.match(e["name"]))
-    else:
-        communication = _intervals(e for e in events if COMMUNICATION.match(e["name"]))
-        compute = _intervals(e for e in events if e["name"].startswith("aten::"))
+    kernels: list[tuple[bool, float, float]] = []
+    host: list[tuple[bool, float, float]] = []
+    source = ChromeJson(path)
+    try:
+        with open(path, "rb", opener=open_without_waiting):
+            pass  # a FIFO would have no end
+        for event in source.events():
+            if _is_slice(event):
+                begin, name = float(event["ts"]), event["name"]
+                is_communication = COMMUNICATION.match(name) is not None
+                slice_ = (is_communication, begin, begin + float(event.get("dur", 0)))
+                if event.get("cat") == "kernel":
+                    kernels.append(slice_)
+                elif is_communication or name.startswith("aten::"):
+                    host.append(slice_)
+    except (OSError, TraceFileError) as error:
+        raise ValueError(f"{path} is not a trace of torch's profiler: {error}") from error
+    rank = _rank_of(source.metadata.get("distributedInfo"), number)
+    slices = np.array(kernels or host, "f8").reshape(-1, 3)
+    communication = _intervals(slices[slices[:, 0] > 0, 1:])
+    compute = _intervals(slices[slices[:, 0] == 0, 1:])
     hidden = _length(_common(communication, compute))
     total = _length(communication)
     share = hidden / total if total else float("nan")
     return rank, str(path), total * 1e-6, _length(compute) * 1e-6, hidden * 1e-6, share
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(_bytes_of(path))
-    except (OSError, ValueError, EOFError, zlib.error, RecursionError) as error:
-        raise ValueError(f"{path} is not a trace of torch's profiler: {error}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
-        raise ValueError(f"{path} is not a trace of torch's profiler: it has no traceEvents")
-    return content
-
-
-def _bytes_of(path: Path) -> bytes:
-    with open(path, "rb", opener=open_without_waiting) as file:
-        if path.suffix != ".gz":
-            data = file.read(TRACE_BYTES_MAX + 1)
-        else:
-            with gzip.open(file) as unpacked:
-                data = unpacked.read(TRACE_BYTES_MAX + 1)
-    if len(data) > TRACE_BYTES_MAX:
-        raise ValueError(f"it has more than {TRACE_BYTES_MAX} bytes")
-    return data
 
 
 def _is_slice(event: Any) -> bool:
@@ -93,7 +80,7 @@ def _is_slice(event: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, (int, float)) and abs(value) < TIME_US_MAX
+    return type(value) in (int, float, Decimal) and abs(value) < TIME_US_MAX
 
 
 def _rank_of(about: Any, otherwise: int) -> int:
@@ -101,9 +88,8 @@ def _rank_of(about: Any, otherwise: int) -> int:
     return rank if isinstance(rank, int) and 0 <= rank <= RANK_MAX else otherwise
 
 
-def _intervals(events: Iterable[dict[str, Any]]) -> Intervals:
+def _intervals(moments: Intervals) -> Intervals:
     """Their union, sorted and without overlaps."""
-    moments = np.array([(e["ts"], e["ts"] + e.get("dur", 0)) for e in events], "f8").reshape(-1, 2)
     if not len(moments):
         return moments
     moments = moments[np.argsort(moments[:, 0], kind="stable")]
