@@ -19,7 +19,13 @@ from typing import NamedTuple
 from ._replacer import LineNumbers
 
 TORCHS = {b"at", b"c10", b"torch"}
-LIBRARY = re.compile(rb"(LIBRARY_IMPL\s*\(\s*[\w:]+\s*,\s*)CUDA(?=\s*,)")
+# Macros that paste a bare word behind `DispatchKey::` or `DeviceType::`, those of torch and those
+# that projects put around them (TORCH_LIBRARY_IMPL_EXPAND, as their namespace is a macro itself).
+BARE_KEY = re.compile(
+    rb"((?:LIBRARY_IMPL\w*\s*\(\s*[\w:]+\s*(?:\((?:[^()]|\([^()]*\)){0,200}\)\s*)?,"
+    rb"|REGISTER_GUARD_IMPL\s*\()\s*)(CUDA|Autocast)(?=\s*[,)])"
+)
+NEW_KEYS = {b"CUDA": b"PrivateUse1", b"Autocast": b"AutocastPrivateUse1"}
 # Patterns begin with a literal, by which they are found fast.
 RELATIVE = re.compile(rb"cuda[ \t]*::[ \t]*(\w+)")
 GLOBAL = re.compile(rb"(?:^|[^\w:])(::[ \t]*)?$")
@@ -74,8 +80,8 @@ class Context:
     def ported(self, text: bytes) -> tuple[bytes, int]:
         """The text with these names replaced, and how many were."""
         count = 0
-        if b"LIBRARY_IMPL" in text:
-            text, count = LIBRARY.subn(self._library, text)
+        if b"_IMPL" in text:
+            text, count = BARE_KEY.subn(self._key, text)
         places: list[int] = []
         if self.counts_braces:
             places = self._namespaces(text)
@@ -90,8 +96,8 @@ class Context:
             new[place : place + 4] = b"musa"
         return bytes(new), count + len(places)
 
-    def _library(self, match: re.Match[bytes]) -> bytes:
-        new = match[1] + b"PrivateUse1"
+    def _key(self, match: re.Match[bytes]) -> bytes:
+        new = match[1] + NEW_KEYS[match[2]]
         before = match.string[max(0, match.start() - AROUND) : match.start()]
         rest = match.string[match.end() : match.end() + AROUND]
         old_matches = self.users_matches(before + match[0] + rest)

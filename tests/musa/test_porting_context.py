@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -37,7 +38,22 @@ def ported(folder: Path, text: str, rules: dict[str, str] | None = None) -> tupl
     [
         ("TORCH_LIBRARY_IMPL(x, CUDA, lib) {}", "TORCH_LIBRARY_IMPL(x, PrivateUse1, lib) {}"),
         ("TORCH_LIBRARY_IMPL(\n    x,\n    CUDA,\n    m)", None),
-        ("STABLE_TORCH_LIBRARY_IMPL(x, CUDA, m)", "STABLE_TORCH_LIBRARY_IMPL(x, PrivateUse1, m)"),
+        ("STABLE_TORCH_LIBRARY_IMPL(x, CUDA, m)", None),
+        ("_TORCH_LIBRARY_IMPL(x, CUDA, m, C10_UID)", None),
+        ("TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CUDA, ops) {}", None),
+        ("STABLE_TORCH_LIBRARY_IMPL_EXPAND(NAME, CUDA, ops) {}", None),
+        ("TORCH_LIBRARY_IMPL_EXPAND(CONCAT(NAME, _utils), CUDA, ops) {}", None),
+        ("TORCH_LIBRARY_IMPL(CONCAT(A(b), C( d )), CUDA, m)", None),
+        ("MAKE_TORCH_LIBRARY_IMPL(x, CUDA);", "MAKE_TORCH_LIBRARY_IMPL(x, PrivateUse1);"),
+        ("C10_REGISTER_GUARD_IMPL(CUDA, Guard);", None),
+        ("TORCH_LIBRARY_IMPL(x, Autocast, m)", "TORCH_LIBRARY_IMPL(x, AutocastPrivateUse1, m)"),
+        ("TORCH_LIBRARY_IMPL(x, AutocastCPU, m)", "TORCH_LIBRARY_IMPL(x, AutocastCPU, m)"),
+        ("c10::DispatchKey::Autocast)", "c10::DispatchKey::AutocastPrivateUse1)"),
+        ("c10::DispatchKey::AutocastCPU)", "c10::DispatchKey::AutocastCPU)"),
+        ("c10::BackendComponent::CUDABit", "c10::BackendComponent::PrivateUse1Bit"),
+        ("#define TORCH_LIBRARY_IMPL_EXPAND(N, KEY, M) TORCH_LIBRARY_IMPL(N, KEY, M)",
+         "#define TORCH_LIBRARY_IMPL_EXPAND(N, KEY, M) TORCH_LIBRARY_IMPL(N, KEY, M)"),
+        ("MY_IMPL(x, CUDA, lib);", "MY_IMPL(x, CUDA, lib);"),
         (
             "TORCH_LIBRARY_IMPL(x, AutogradCUDA, m)",
             "TORCH_LIBRARY_IMPL(x, AutogradPrivateUse1, m)",
@@ -236,3 +252,42 @@ def test_a_file_in_pieces_is_as_a_whole(folder: Path, text: str, encoding: str) 
         new = b"".join(ported_pieces(folder / "a.cu", "a.cu", rules, counts))
         found.append((new.decode(encoding), counts.replaced, counts.unmapped))
     assert found[0] == found[1]
+
+
+BARE_WORDS = re.compile(r"#define\s+(\w+)\(([^)]*)\)((?:[^\n]*\\\n)*[^\n]*)")
+
+
+def macros_with_bare_keys() -> dict[str, list[str]]:
+    """Of torch's headers, the macros that put a parameter behind `DispatchKey::` or
+    `DeviceType::`, or pass it to one that does, or that make a text of a key."""
+    torch = pytest.importorskip("torch")
+    headers = Path(torch.__file__).parent / "include"
+    bodies = {}
+    for path in [headers / "torch", headers / "c10"]:
+        for header in path.rglob("*.h"):
+            for name, words, body in BARE_WORDS.findall(header.read_text(errors="replace")):
+                bodies[name] = (words.replace(" ", "").split(","), body)
+    return {
+        name: words
+        for name, (words, body) in bodies.items()
+        if any(
+            re.search(rf"(DispatchKey|DeviceType)::{word}\b(?! *##)", body)
+            for word in words
+            if word
+        )
+        or ("Kind::IMPL" in body and "STRINGIZE" in body)
+    }
+
+
+def test_each_macro_of_torch_that_takes_a_bare_key(tmp_path: Path) -> None:
+    found = macros_with_bare_keys()
+    assert {"_TORCH_LIBRARY_IMPL", "_STABLE_TORCH_LIBRARY_IMPL", "MAKE_TORCH_LIBRARY_IMPL"} <= set(
+        found
+    )
+    del found["DO_CASE"]  # of one file: of a part of a key, and undefined behind its use
+    keys = {"k", "DevType"}
+    for number, (name, words) in enumerate(found.items()):
+        assert len(keys & set(words)) == 1, (name, words)
+        text = f"{name}({', '.join('CUDA' if one in keys else one for one in words)})\n"
+        (tmp_path / str(number)).mkdir()
+        assert ported(tmp_path / str(number), text)[0] == text.replace("CUDA", "PrivateUse1")
