@@ -97,7 +97,9 @@ def test_a_folder_of_any_bytes_is_written_and_read(form: str, tmp_path: Path) ->
         _core.close_output()
     assert os.fsencode(str(report["csv_path"])) == folder + b"/profile_rank_0.csv"
     with open(str(report["csv_path"]), encoding="utf-8") as file:
-        assert [row[4:6] for row in csv.reader(file)][-2:] == [["iter", "START"], ["iter", "END"]]
+        # Rows of threads that other tests of this process left may follow.
+        rows = [row[4:6] for row in csv.reader(file) if row[4] == "iter"]
+    assert rows == [["iter", "START"], ["iter", "END"]]
 
 
 RECORDS = """
