@@ -185,7 +185,8 @@ struct mu_record {
     uint64_t start; /* ticks; of an event, when it was recorded */
     uint64_t end;   /* ticks; of an event, see MU_RECORD_REAL_TIME */
     uint32_t span;  /* GPU time span, 0 none */
-    uint32_t reserved[3];
+    uint32_t reserved;
+    uint64_t duration_ns; /* of a stage, as in its aggregate; 0 in journals of the first release */
 };
 
 struct mu_record_payload {

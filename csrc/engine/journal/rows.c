@@ -301,7 +301,8 @@ static bool write_end_row(struct mu_rows *rows, const struct mu_row_context *con
     }
     int64_t mono = mu_timeline_mono_ns(context->timeline, record->end);
     row.real_ns = mu_clock_add(mono, end->offset_ns);
-    int64_t duration = (int64_t)((uint64_t)mono - (uint64_t)end->began_ns);
+    uint64_t since_start = (uint64_t)mono - (uint64_t)end->began_ns;
+    int64_t duration = (int64_t)(record->duration_ns != 0 ? record->duration_ns : since_start);
     mu_csv_write_end(writer, &row, duration, extra, length + gpu_length);
     return true;
 }

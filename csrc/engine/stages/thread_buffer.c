@@ -351,7 +351,8 @@ static inline void publish(struct mu_thread_buffer *buffer, uint32_t slots) {
 }
 
 static inline void record_stage(struct mu_thread_buffer *buffer, struct mu_frame *frame,
-                                uint32_t slot, uint64_t parent, uint64_t end, uint8_t flags) {
+                                uint32_t slot, uint64_t parent, uint64_t end, uint64_t duration_ns,
+                                uint8_t flags) {
     uint16_t slots = 1;
     if (unlikely(frame->name_id == MU_NAME_NONE)) {
         slots += payload_slots(frame->length, 0);
@@ -374,6 +375,7 @@ static inline void record_stage(struct mu_thread_buffer *buffer, struct mu_frame
     record->start = frame->start;
     record->end = end;
     record->span = frame->span;
+    record->duration_ns = duration_ns;
     if (unlikely(slots > 1)) {
         write_payload(buffer, frame->name, frame->length, NULL, 0);
     }
@@ -390,11 +392,12 @@ static inline void end_stage(struct mu_thread_buffer *buffer, struct mu_frame *f
     if (unlikely(frame->span != 0 || frame->range != NULL)) {
         end_gpu_events(buffer, frame);
     }
+    uint64_t rate = atomic_load_explicit(buffer->rate, memory_order_relaxed);
+    uint64_t duration_ns = mu_clock_scale(end - frame->start, rate);
     if (frame->aggregate != NULL) {
-        uint64_t rate = atomic_load_explicit(buffer->rate, memory_order_relaxed);
-        mu_aggregate_add(frame->aggregate, mu_clock_scale(end - frame->start, rate));
+        mu_aggregate_add(frame->aggregate, duration_ns);
     }
-    record_stage(buffer, frame, slot, parent, end, flags);
+    record_stage(buffer, frame, slot, parent, end, duration_ns, flags);
     if (unlikely(frame->owned_name != NULL)) {
         free(frame->owned_name);
         frame->owned_name = NULL;
