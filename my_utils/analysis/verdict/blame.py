@@ -301,7 +301,7 @@ def blame_without_stage(work: Work, left: Remaining) -> None:
     loss.detail = _figures(work, rows, None, 0)
     loss.detail |= {"waits_in": work.meeting_names[inside], "at_least": True}
     if loss.kind == "host hiccups":
-        loss.detail |= {"hiccups": len(steps), "hiccup_ns": float(saved[steps].mean())}
+        loss.detail |= {"hiccups": len(steps), "hiccup_ns": float(saved.sum()) / len(steps)}
     else:
         loss.detail["lost_ns"] = float(saved.mean())
     left.losses.append(loss)

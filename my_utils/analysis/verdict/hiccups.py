@@ -152,7 +152,7 @@ def _loss(work: Work, rows: Integers, events: Mask, sizes: Matrix, saved: Matrix
     loss = Loss(kind, saved, rows, part)
     loss.detail = {
         "hiccups": len(steps),
-        "hiccup_ns": float(sizes[rows][events[rows]].mean()),
+        "hiccup_ns": float(saved.sum()) / len(steps),
         "top_share": round(share, 3),
     }
     if is_regular(steps):

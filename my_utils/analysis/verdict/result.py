@@ -47,7 +47,7 @@ class DetailData(TypedDict, total=False):
     each_ns: what it takes in one of these.
     every: so many steps are between two of these, or between two hiccups.
     hiccups: how many steps are hiccups.
-    hiccup_ns: what a hiccup takes longer.
+    hiccup_ns: what the run takes longer for each of them.
     top_share: of that time, in the stage with most of it.
     causes: the causes with 20 % and more, each with its share.
     cause: the one with half of the time, or "unknown".
