@@ -32,7 +32,7 @@ def _ns(value: str, unit: str) -> float:
 
 
 def contradictions(data: dict[str, Any]) -> list[str]:
-    """Sentences about figures that cannot all be true. data: a verdict as its `as_data` gives it."""
+    """Sentences about figures that cannot all be true. data: a verdict as `as_data` gives it."""
     if data["status"] == "not judged":
         return []
     return [*_of_findings(data), *_of_text(data)]
@@ -44,7 +44,8 @@ def _of_findings(data: dict[str, Any]) -> Iterator[str]:
     for one in costly:
         name = f"{one['kind']} in {one['stage']} on {one['ranks'][:4]}"
         if abs(one["cost_ns_a_step"] - one["share"] * step) > 0.02 * step:
-            yield f"{name}: costs {one['cost_ns_a_step'] / step:.3f} of the step, {one['share']} said"
+            share = one["cost_ns_a_step"] / step
+            yield f"{name}: costs {share:.3f} of the step, {one['share']} said"
         if one["saves_ns_a_step"] > 1.001 * one["cost_ns_a_step"] + 1:
             yield f"{name}: saves more than it costs"
         yield from _of_detail(name, one, step, data["judged_steps"])
@@ -56,9 +57,9 @@ def _of_findings(data: dict[str, Any]) -> Iterator[str]:
 def _of_detail(name: str, one: dict[str, Any], step: float, steps: int) -> Iterator[str]:
     detail, cost = one["detail"], one["cost_ns_a_step"]
     took = detail.get("took_ns")
-    if took is not None and "others_ns" not in detail and "at_least" not in detail:
-        if one["saves_ns_a_step"] > (1 + ROUNDED) * took:
-            yield f"{name}: saves {one['saves_ns_a_step']} ns of {took:.0f} ns that are spent"
+    is_all_of_it = took is not None and not {"others_ns", "at_least"} & detail.keys()
+    if is_all_of_it and one["saves_ns_a_step"] > (1 + ROUNDED) * took:
+        yield f"{name}: saves {one['saves_ns_a_step']} ns of {took:.0f} ns that are spent"
     if "hiccups" in detail and took is None and one["since_step"] is None:
         whole = detail["hiccups"] * detail["hiccup_ns"] / steps
         if abs(whole - cost) > ROUNDED * cost:
