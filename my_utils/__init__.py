@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         pad_for_sequence_parallel as pad_for_sequence_parallel,
         remove_pad_by_value as remove_pad_by_value,
     )
+    from .memory_snapshot import global_snapshotter as global_snapshotter
     from .musa.cmake_lists_generator import CMakeListsGenerator as CMakeListsGenerator
     from .musa.logger_util import LOGGER as LOGGER
     from .musa.musa_extension import (
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from .profilers.memory.memory_snapshot import (
         MemorySnapshotter as MemorySnapshotter,
         NoOpMemorySnapshotter as NoOpMemorySnapshotter,
-        global_snapshotter as global_snapshotter,
     )
     from .profilers.memory.oom_restore import (
         catch_oom as catch_oom,
@@ -93,7 +93,6 @@ if TYPE_CHECKING:
         DebuggingEvent as DebuggingEvent,
         MyTimer as MyTimer,
         NoOpMyTimer as NoOpMyTimer,
-        global_timer as global_timer,
     )
     from .record.timing.gathered import ProfiledTime as ProfiledTime
     from .record.timing.manager import TimeManager as TimeManager, timer_wrap as timer_wrap
@@ -110,6 +109,7 @@ if TYPE_CHECKING:
     from .tensors.recordings.module_hook import ForwardTraceRecorder as ForwardTraceRecorder
     from .tensors.recordings.recording import TraceTensorMeta as TraceTensorMeta
     from .trace.csv2trace import csv_to_trace as csv_to_trace
+    from .utils import global_timer as global_timer
 
 __version__ = "0.1.0"
 
@@ -145,7 +145,6 @@ __getattr__, __dir__ = lazy_names(
         "profilers.memory.memory_snapshot": (
             "MemorySnapshotter",
             "NoOpMemorySnapshotter",
-            "global_snapshotter",
         ),
         "profilers.memory.oom_restore": ("catch_oom", "check_oom_flag", "set_oom_flag"),
         "profilers.modules.debug_layer": ("DebugLayer",),
@@ -164,7 +163,7 @@ __getattr__, __dir__ = lazy_names(
         "record.exporters.targets": ("PrometheusExporter", "TensorBoardExporter", "WandbExporter"),
         "record.log.handlers": ("FlushingFileHandler",),
         "record.log.logger": ("GlobalLogger", "SingletonMeta", "get_global_logger"),
-        "record.stages.timers": ("DebuggingEvent", "MyTimer", "NoOpMyTimer", "global_timer"),
+        "record.stages.timers": ("DebuggingEvent", "MyTimer", "NoOpMyTimer"),
         "record.timing.gathered": ("ProfiledTime",),
         "record.timing.manager": ("TimeManager", "timer_wrap"),
         "run.attach": ("auto",),
@@ -176,5 +175,7 @@ __getattr__, __dir__ = lazy_names(
         "tensors.recordings.module_hook": ("ForwardTraceRecorder",),
         "tensors.recordings.recording": ("TraceTensorMeta",),
         "trace.csv2trace": ("csv_to_trace",),
+        "memory_snapshot": ("global_snapshotter",),
+        "utils": ("global_timer",),
     },
 )

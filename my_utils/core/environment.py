@@ -24,6 +24,21 @@ def read_switch(name: str, *, default: bool = False) -> bool:
     return read_choice(name, default=default) is True
 
 
+_at_import: dict[str, bool] = {}
+
+
+def read_at_import(*names: str) -> None:
+    """For the module that users import: the switches are read now, and again if it is reloaded."""
+    _at_import.update((name, read_switch(name)) for name in names)
+
+
+def switch_at_import(name: str) -> bool:
+    """What `read_at_import` found."""
+    if name not in _at_import:
+        read_at_import(name)
+    return _at_import[name]
+
+
 def read_choice(name: str, *words: str, default: bool) -> bool | str:
     """Like `read_switch`, or the variable's value in lower case if it is one of `words`."""
     text = os.environ.get(name)

@@ -289,7 +289,7 @@ class Findings:
         node, began_ns = nodes.get((thread, lap, name), ("", 0))
         if node != metadata["node_id"]:
             self.problems[f"{way}: END without its START"] += 1
-        # The counter's rate at the stage's end, which is good to 0.05 % at first, gave the duration.
+        # The duration is by the rate known at the stage's end, which is good to 0.05 % at first.
         apart_ns = abs(Decimal(row[6]) * 10**6 - (time_ns - began_ns))
         if "set_time_offset" not in way and apart_ns > 2 + (time_ns - began_ns) // 1000:
             self.problems[f"{way}: duration"] += 1

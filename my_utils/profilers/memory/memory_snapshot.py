@@ -29,7 +29,7 @@ from typing import Self
 
 from ...core.aliases import renamed_parameters
 from ...core.arguments import check_logger, check_path, check_str
-from ...core.environment import read_switch
+from ...core.environment import switch_at_import
 from ...core.file_names import file_name, free_path
 from ...core.identity import identity
 from ...core.process_end import call_at_end
@@ -266,9 +266,7 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-global_snapshotter: MemorySnapshotter | NoOpMemorySnapshotter
-global_snapshotter = (
-    MemorySnapshotter() if read_switch("ENABLE_MEMORY_SNAPSHOT") else NoOpMemorySnapshotter()
-)
-"""A snapshotter for the whole program: on with ENABLE_MEMORY_SNAPSHOT=1 in the environment when
-this module is imported, otherwise it does nothing."""
+def make_global_snapshotter() -> MemorySnapshotter | NoOpMemorySnapshotter:
+    """`my_utils.memory_snapshot.global_snapshotter`."""
+    enabled = switch_at_import("ENABLE_MEMORY_SNAPSHOT")
+    return MemorySnapshotter() if enabled else NoOpMemorySnapshotter()

@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast
 
 from ... import _core
+from ...core.aliases import renamed_parameters
 from ...core.arguments import check_integer, exact_ns
 from ...core.identity import (
     Identity,
@@ -480,6 +481,7 @@ class GlobalLogger(metaclass=SingletonMeta):
 
     # --- profile events ----------------------------------------------------------------------
 
+    @renamed_parameters(offset="offset_s")
     def set_time_offset(self, offset_s: Number) -> None:
         """Adds `offset_s` seconds to every timestamp that is recorded from now on.
 

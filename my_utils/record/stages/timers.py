@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ... import _core
 from ...core.aliases import renamed_parameters
-from ...core.environment import read_choice, read_switch
+from ...core.environment import read_choice, switch_at_import
 from ...core.lazy_modules import lazy_module
 from ...core.public import public
 from ...core.warnings import warn_once
@@ -365,8 +365,9 @@ class DebuggingEvent(threading.Event):
         )
 
 
-def _make_global_timer() -> MyTimer | NoOpMyTimer:
-    if not read_switch("ENABLE_TIMER"):
+def make_global_timer() -> MyTimer | NoOpMyTimer:
+    """`my_utils.utils.global_timer`."""
+    if not switch_at_import("ENABLE_TIMER"):
         return NoOpMyTimer()
     try:
         return MyTimer()
@@ -391,7 +392,3 @@ if _capture:
     _core.set_step_hook(_serve_request)
 if _capture == "store":
     _core.watch_steps(True)  # until torch.distributed has begun
-
-
-global_timer: MyTimer | NoOpMyTimer = _make_global_timer()
-"""A timer for code that is given none: records with ENABLE_TIMER=1 in the environment, else not."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from ... import _core
 from ...core.arguments import check_bool
-from ...core.environment import read_switch
+from ...core.environment import switch_at_import
 from ...core.public import public
 from ...core.ranges import as_ranges, ranges_text
 from ...core.reprs import short_repr
@@ -137,7 +137,7 @@ class ChecksumUtils:
     """
 
     KEY = KEY
-    enabled: bool = read_switch("DEBUG_DATA_CONSISTENCY")
+    enabled: bool = switch_at_import("DEBUG_DATA_CONSISTENCY")
 
     @staticmethod
     def sign(payload: _Payload, *, batched: bool = True) -> _Payload:

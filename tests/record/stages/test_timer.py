@@ -76,7 +76,8 @@ def test_stages_become_a_tree_of_rows(profile: Profile) -> None:
     assert times == sorted(times)
     for end in rows:
         if end.kind == "END":
-            assert end.duration_ns == end.time_ns - nodes[end.node].time_ns
+            apart = end.time_ns - nodes[end.node].time_ns
+            assert end.duration_ns == pytest.approx(apart, rel=1e-3, abs=2)
 
 
 def test_durations_and_times_agree_with_other_clocks(profile: Profile) -> None:
@@ -559,6 +560,31 @@ print(type(global_timer).__name__)
     done = run_python("-c", program, env={} if value is None else {"ENABLE_TIMER": value})
     assert done.stdout.split() == [kind], done.stderr
     assert len(of_stages(read(tmp_path / "logs" / "profile_rank_0.csv"))) == rows
+
+
+def test_the_variables_are_read_at_import_and_again_at_reload(run_python: RunPython) -> None:
+    program = """
+import importlib, os, my_utils
+NAMES = ("ENABLE_TIMER", "ENABLE_MEMORY_SNAPSHOT", "DEBUG_DATA_CONSISTENCY")
+def show():
+    print(type(my_utils.utils.global_timer).__name__, my_utils.utils.ChecksumUtils.enabled,
+          type(my_utils.memory_snapshot.global_snapshotter).__name__)
+os.environ.update(dict.fromkeys(NAMES, "1"))
+import my_utils.utils, my_utils.memory_snapshot
+os.environ.update(dict.fromkeys(NAMES, "0"))
+show()
+kept = my_utils.utils.global_timer
+assert my_utils.global_timer is kept and kept is my_utils.utils.global_timer
+for on in "01":
+    os.environ.update(dict.fromkeys(NAMES, on))
+    for module in (my_utils.utils, my_utils.memory_snapshot):
+        assert importlib.reload(module) is module
+    show()
+assert my_utils.utils.global_timer is not kept
+"""
+    done = run_python("-c", program)
+    on, off = "MyTimer True MemorySnapshotter", "NoOpMyTimer False NoOpMemorySnapshotter"
+    assert done.stdout.splitlines() == [on, off, on], done.stderr
 
 
 # --- where a timer writes ---
