@@ -232,7 +232,27 @@ class _Machine:
             into.add(part)
 
 
-def check_pickle(data: bytes) -> None:
+_NEWER_LEAVES = frozenset(["BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BINUNICODE8"])
+
+
+class _NewerMachine(_Machine):
+    """Of protocol 4, in which `pickle.dump` writes. It takes only what values of torch need."""
+
+    def do(self, name: str, argument: Any) -> None:
+        if name in ("BUILD", "NEWOBJ", "BINPERSID", "GLOBAL"):
+            raise OutOfBounds(f"{name} is in it, which no plain value needs")
+        if name in _NEWER_LEAVES:
+            self.stack.append(_Value())
+        elif name == "MEMOIZE":
+            self.memo[len(self.memo)] = self.stack[-1]
+        elif name == "STACK_GLOBAL":
+            self._taken(len(self.stack) - 2)
+            self.stack.append(_Value())
+        elif name != "FRAME":
+            super().do(name, argument)
+
+
+def check_pickle(data: bytes, *, newer: bool = False) -> None:
     """Whether torch's loader for weights can read a pickle of plain data without harm: OutOfBounds
     for one that is nested too deep, is too large, or has operations that `torch.save` does not
     write.
@@ -241,6 +261,8 @@ def check_pickle(data: bytes) -> None:
     and one that holds itself twice in each of forty steps takes forever to hash. This reads only
     the pickle's operations, and makes nothing.
 
+    newer: it is of protocol 4 instead, and not in a file of `torch.save`.
+
     >>> import pickle
     >>> check_pickle(pickle.dumps({"x": [1.5, ("y",)]}, protocol=2))
     >>> deep = b")" + b"\\x85" * 1000  # an empty tuple in a tuple in a tuple …
@@ -248,7 +270,7 @@ def check_pickle(data: bytes) -> None:
     Traceback (most recent call last):
     my_utils.core.plain_files.OutOfBounds: it is nested more than 300 deep
     """
-    machine = _Machine()
+    machine = _NewerMachine() if newer else _Machine()
     try:
         for operation, argument, _ in pickletools.genops(data):
             if operation.name == "STOP":

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ...core.plain_files import PlainFileError, load_plain, save_plain
 from .inputs import copied, map_tensors, resolved, tensors_in
+from .original_call import is_pickle, load_original_inputs
 from .policy import OpPlan
 from .reference import Reference
 
@@ -126,6 +127,8 @@ def load_inputs(path: str | Path) -> OpCall:
 
     PlainFileError (a ValueError) if it is another file, OSError if there is none.
     """
+    if is_pickle(path):
+        return OpCall("", *load_original_inputs(path))
     payload = load_plain(path, FORMAT, VERSION, "operator's call")
     if payload.get("kind") != "inputs" or not isinstance(payload.get("kwargs"), dict):
         raise PlainFileError(f"{path}: holds no inputs of an operator")

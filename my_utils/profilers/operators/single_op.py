@@ -31,7 +31,8 @@ def compare_for_single_op(
 ) -> Outcome:
     """Runs `op` on inputs that `CompareWithCPU(dump_error_data=True)` wrote, and compares again.
 
-    inputs_path: the file `<op>_inputs.pkl`; nothing in it is executed.
+    inputs_path: the file `<op>_inputs.pkl`, or that of torch_musa's own tool; nothing in it is
+        executed.
     op: `torch.ops.aten.addmm`, one of its overloads, or any function that is called in the same
     way.
     atol, rtol, reference, namespaces: as for `CompareWithCPU`.

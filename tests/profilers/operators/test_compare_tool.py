@@ -23,6 +23,7 @@ from my_utils.compare_tool import (
     ModuleInfo,
     NanInfTracker,
     compare_for_single_op,
+    nan_inf_track_for_single_op,
     open_module_tracker,
 )
 
@@ -219,6 +220,78 @@ def test_a_call_that_cannot_be_compared_is_an_error_and_no_difference(tmp_path: 
         torch.addmm(torch.ones(4), torch.randn(3, 4), torch.randn(4, 4))
     with pytest.raises(CompareError, match="nothing"):
         compare_for_single_op(tmp_path / f"{ADDMM}_inputs.pkl", lambda *args: None)
+
+
+def written_by_the_original(path: Path, args: object, kwargs: object) -> Path:
+    """As torch_musa's own tool writes it."""
+    with open(path, "wb") as file:
+        pickle.dump({"args": args, "kwargs": kwargs}, file)
+    return path
+
+
+def test_a_file_of_the_original_runs_again(tmp_path: Path) -> None:
+    a, b = torch.randn(3, 4), torch.randn(4, 4)
+    args = (nn.Parameter(torch.ones(4)), a, b.t())
+    path = written_by_the_original(tmp_path / f"{ADDMM}_inputs.pkl", args, {"beta": 0.5})
+    correct, read, kwargs, out = compare_for_single_op(path, aten.addmm)
+    assert correct and kwargs == {"beta": 0.5} and read[2].stride() == (1, 4)
+    assert torch.equal(out, torch.addmm(args[0], a, b.t(), beta=0.5))
+    words = {"dtype": torch.bfloat16, "device": torch.device("cpu"), "layout": torch.strided}
+    path = written_by_the_original(tmp_path / "to.pkl", (a.half(),), words)
+    correct, read, kwargs, out = compare_for_single_op(path, aten._to_copy)
+    assert correct and kwargs == words and torch.equal(out, a.half().bfloat16())
+    four = torch.ones(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    path = written_by_the_original(
+        tmp_path / "clone.pkl", [four], {"memory_format": torch.channels_last}
+    )
+    assert nan_inf_track_for_single_op(path, aten.clone)[3].stride() == four.stride()
+
+
+class Runs:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("where", ["args", "kwargs", "key", "storage"])
+def test_nothing_in_a_pickle_is_executed(where: str, tmp_path: Path) -> None:
+    ran, path = tmp_path / "ran", tmp_path / "bad_inputs.pkl"
+    args, kwargs = [torch.ones(2)], {}
+    if where == "args":
+        args.append(Runs(ran))  # type: ignore[arg-type]
+    elif where == "kwargs":
+        kwargs["x"] = Runs(ran)
+    elif where == "key":
+        kwargs[Runs(ran)] = 1  # type: ignore[index]
+    written_by_the_original(path, args, kwargs)
+    if where == "storage":
+        inner = pickle.dumps(Runs(ran), protocol=2)
+        rest = pickle.dumps((torch.storage._load_from_bytes, inner), protocol=4)[:-1]
+        path.write_bytes(rest.replace(b"\x86\x94", b"\x85R") + b".")
+    with pytest.raises(ValueError, match=r"bad_inputs\.pkl"):
+        compare_for_single_op(path, aten.relu)
+    assert not ran.exists()
+
+
+def test_pickles_that_would_take_all_memory_or_time_are_refused(tmp_path: Path) -> None:
+    deep: Any = ()
+    for _ in range(400):
+        deep = (deep,)
+    twice: Any = (1,)
+    for _ in range(40):
+        twice = (twice, twice)
+    for bomb in ({"args": (deep,), "kwargs": {}}, {"args": (twice,), "kwargs": {}}):
+        path = tmp_path / "bomb.pkl"
+        path.write_bytes(pickle.dumps(bomb))
+        with pytest.raises(ValueError, match=r"bomb\.pkl: it (is nested|has) more than"):
+            compare_for_single_op(path, aten.relu)
+    whole = pickle.dumps({"args": (torch.ones(2),), "kwargs": {}})
+    for cut in range(0, len(whole), 7):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match=r"bomb\.pkl"):
+            compare_for_single_op(path, aten.relu)
 
 
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
