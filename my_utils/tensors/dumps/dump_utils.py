@@ -241,7 +241,7 @@ class UniversalLoader:
 
     def load(
         self,
-        dump_dir: str | os.PathLike[str],
+        dump_dir: str | os.PathLike[str] | None,
         *,
         verify: bool = True,
         allow_pickle: bool = False,
@@ -249,7 +249,8 @@ class UniversalLoader:
     ) -> Any:
         """The object of a dump.
 
-        dump_dir: as `dump` returned it, or relative to root_dir.
+        dump_dir: as `dump` returned it, or relative to root_dir. None, which `dump` returns if it
+            wrote nothing, raises TypeError.
         verify: compare every file with its digest, so that a single changed bit is found. With
             False tensors and arrays are mapped, and read from the disk when they are touched;
             changes made to them stay in this process.

@@ -164,7 +164,16 @@ def test_wrong_arguments() -> None:
     with pytest.raises(TypeError, match="cfg must be a DumpConfig, not 'x'"):
         UniversalDumper("x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="dump_dir must be a str or a path, not None"):
-        UniversalLoader(".").load(None)  # type: ignore[arg-type]
+        UniversalLoader(".").load(None)
+
+
+def test_what_dump_returns_is_what_load_takes(tmp_path: Path) -> None:
+    """The first document's example, which `make lint` type-checks here as users' checkers do."""
+    cfg = DumpConfig(root_dir=tmp_path, enable=True, save_tensor_cpu=True)
+    dumper = UniversalDumper(cfg)
+    dump_dir = dumper.dump(stage="after_tokenize", obj={"x": 1}, data_id=42, branch="train")
+    loader = UniversalLoader(root_dir=tmp_path)
+    assert loader.load(dump_dir) == {"x": 1}
 
 
 def test_switched_off_it_does_nothing(tmp_path: Path) -> None:
