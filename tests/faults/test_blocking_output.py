@@ -52,7 +52,8 @@ def test_steps_go_on_while_the_output_hangs_and_nothing_is_lost_when_it_recovers
 ) -> None:
     done = finished(run_python, PROGRAM, "recovers", env=environment(hanging_writes, tmp_path))
     figures = json.loads(done.stdout.splitlines()[-1])
-    assert figures["hanging"] < max(0.5, 20 * figures["control"])
+    # A step that waited for the output would take the five seconds of its limit.
+    assert figures["hanging"] < max(2.0, 20 * figures["control"])
     assert figures["dropped_records"] == figures["failed_writes"] == 0
     assert steps_of(tmp_path / CSV) == list(range(4000))
 
@@ -65,7 +66,7 @@ def test_a_process_whose_output_hangs_for_ever_ends_in_bounded_time(
     done = finished(run_python, PROGRAM, "never", env=environment(hanging_writes, tmp_path))
     assert time.monotonic() - began < 40
     figures = json.loads(done.stdout.splitlines()[-1])
-    assert figures["hanging"] < max(0.5, 20 * figures["control"])
+    assert figures["hanging"] < max(2.0, 20 * figures["control"])
     assert 4 < figures["close"] < 30
     assert len(told(done, tmp_path / "logs", "does not answer")) == 1
     # Nothing is lost for that: the next process finds the journal.

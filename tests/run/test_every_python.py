@@ -110,13 +110,13 @@ def test_waits_for_the_gil_are_told_from_others() -> None:
     (known, took), rows = run(WAITS)
     assert known, "the place of the GIL is not known in this Python"
     waits, sleeps = rows[1::2], rows[::2]
-    held_us, slept_us = sum(took[1::2]), sum(took[::2])
-    assert len(waits) == 6 and held_us > 300_000
-    gil_us = sum(row["gil_us"] for row in waits)
-    # Samples lie 20 ms apart. The thread may wait for a core, too, before it waits for the GIL.
-    assert 0.5 * held_us < gil_us < 1.2 * held_us + 6 * 20_000
-    assert sum(row["gil_us"] for row in sleeps) < 0.2 * slept_us
-    assert sum(row["other_us"] for row in sleeps) > 0.5 * slept_us
+    assert len(waits) == 6
+    # A busy machine takes cores from the thread and from its sampler, which makes each share
+    # smaller, and an iteration longer. It makes no wait for the GIL of a sleep, nor the reverse.
+    gil_us, asleep_us = (sum(row["gil_us"] for row in part) for part in (waits, sleeps))
+    other_us, beside_us = (sum(row["other_us"] for row in part) for part in (sleeps, waits))
+    assert 0 < gil_us < 1.2 * sum(took[1::2]) + 6 * 20_000  # samples lie 20 ms apart
+    assert gil_us > 2 * asleep_us and other_us > 2 * beside_us, (waits, sleeps)
     # Ten times a second, and the iterations take that long.
     assert any("host_cpu_stalled_us" in row for row in rows) == has_pressure()
     assert any("cpu_stalled_us" in row for row in rows) <= has_pressure()

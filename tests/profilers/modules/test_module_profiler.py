@@ -711,11 +711,11 @@ def test_its_own_overhead() -> None:
             model(1)
     table = profiler.summary()
     facts = table.attrs
-    assert 0 < facts["overhead_ns_per_pair"] < 50_000
-    assert 0 < facts["overhead_ns_per_node"] < 500_000
+    assert facts["overhead_ns_per_pair"] > 0  # benchmarks/ say how much
+    assert facts["overhead_ns_per_node"] > 0
     assert table.overhead_ms.sum() == pytest.approx(500 * facts["overhead_ns_per_pair"] / 1e6)
     assert facts["overhead_ms"] == pytest.approx(550 * facts["overhead_ns_per_pair"] / 1e6)
-    assert 0 < facts["empty_call_ms"] < 1
+    assert 0 < facts["empty_call_ms"] < facts["model_ms"]
 
 
 def test_global_hooks_of_the_program_see_its_own_modules_only() -> None:
