@@ -42,7 +42,7 @@ from ...core.notebook import html_table, html_text, one_screen
 from ...core.outputs import open_output
 from ...core.printable import encoded
 from ...core.public import public
-from ...core.tables import table_lines
+from ...core.tables import csv_table, table_lines
 from ..verdict.load import NothingToJudge
 from ..verdict.rank_cells import EVER, RankCells, for_the_verdict, peers_of
 from ..verdict.rank_files import find_rank_files
@@ -187,7 +187,7 @@ class Report:
         for name, table in tables.items():
             paths.append(target / f"{name}.csv")
             with atomic_write(paths[-1]) as file:
-                table.to_csv(file, index=False)
+                csv_table(table).to_csv(file, index=False)
         return paths
 
     def save_html(

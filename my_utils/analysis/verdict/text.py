@@ -147,7 +147,7 @@ def _judged(verdict: Verdict, width: int) -> Iterator[str]:
     first, *others = costly
     yield _head(headline(first, verdict), verdict)
     yield from (f"  {line}" for line in body(first, verdict))
-    yield from (f"  {line}" for line in _next_lines(first, verdict, width))
+    yield from (f"  {line}" for line in _next_lines(first, verdict))
     yield from (f"also: {_also(one, verdict)}" for one in others[:ALSO_MAX])
     if len(others) > ALSO_MAX:
         yield f"and {len(others) - ALSO_MAX} more, see --json"
@@ -482,15 +482,12 @@ def _also(one: Finding, verdict: Verdict) -> str:
     return f"{head}: {_percent(one.share)} of the run{f', {cause}' if cause else ''}"
 
 
-def _next_lines(one: Finding, verdict: Verdict, width: int) -> list[str]:
+def _next_lines(one: Finding, verdict: Verdict) -> list[str]:
     command = f"next: {next_step(verdict)}"
     is_cause = "causes" in one.detail and ("hiccups" in one.detail or one.kind == "untimed")
     page = CAUSES_PAGE if is_cause else PAGES[one.kind]
     page = page_path(INSIDE_PAGE if "last_share" in one.detail else page)
-    if not page:
-        return [command]
-    line = f"{command}     {page}"
-    return [line] if len(line) <= width - 2 else [command, f"read: {page}"]
+    return [command, f"read: {page}"] if page else [command]  # what is pasted has no page in it
 
 
 def next_step(verdict: Verdict) -> str | None:

@@ -26,6 +26,7 @@ from ...core.lazy_modules import lazy_module
 from ...core.public import public
 from ...core.ranks import check_ranks, current_rank, is_chosen, world_size
 from ...core.reprs import short_repr
+from ...core.tables import csv_table
 from ...core.warnings import warn_once
 from ...record.stages import compile as _compile
 
@@ -464,7 +465,7 @@ class ModuleProfiler:
             )
         try:
             with atomic_write(text.replace("{rank}", str(current_rank()))) as file:
-                table.to_csv(file, index=False)
+                csv_table(table).to_csv(file, index=False)
         except OSError as error:
             warn_once("module_profiler_csv", f"the summary of modules is not written: {error}")
 

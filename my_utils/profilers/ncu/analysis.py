@@ -429,7 +429,9 @@ def _write(
     top: int,
 ) -> None:
     if output_csv is not None:
-        _tables.write_text(output_csv, table.to_csv(index=False, lineterminator="\n"))
+        _tables.write_text(
+            output_csv, _tables.csv_table(table).to_csv(index=False, lineterminator="\n")
+        )
     if output_png is not None:
         shown = table.head(top) if top else table
         _tables.write_figure(output_png, lambda figure: draw(figure, shown))

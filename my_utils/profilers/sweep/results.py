@@ -131,7 +131,9 @@ class SweepResult:
         writer.writeheader()
         for point in self.points:
             row = point.row().items()
-            writer.writerow({name: "" if value != value else value for name, value in row})
+            writer.writerow(
+                {name: "" if value != value else _tables.cell_text(value) for name, value in row}
+            )
         _tables.write_text(path, text.getvalue())
 
     def plot(self, path: str | os.PathLike[str]) -> None:

@@ -306,6 +306,8 @@ def write_csv(report: Report, output: str | os.PathLike[str]) -> None:
     import csv
     import io
 
+    from ...core.tables import cell_text
+
     if not isinstance(report, dict) or not {"stages", "iterations"} <= report.keys():
         kind = type(report).__name__
         raise TypeError(f"report_data must be a report of generate_report, not {kind}")
@@ -316,7 +318,7 @@ def write_csv(report: Report, output: str | os.PathLike[str]) -> None:
     for step, stages in [("", report["stages"]), *steps]:
         for stage in stages:
             cells = {  # times to the nanosecond
-                key: f"{value:.6f}" if isinstance(value, float) else value
+                key: f"{value:.6f}" if isinstance(value, float) else cell_text(value)
                 for key, value in stage.items()
             }
             writer.writerow({"step": step} | {key: cells[key] for key in STAGE_KEYS})

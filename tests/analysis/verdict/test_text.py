@@ -68,10 +68,13 @@ def test_the_ten_lines_of_a_slow_loader() -> None:
     assert text[1] == "  rank 1 waits 76.4 ms of 91.4 ms (84 %) in input; the others 0.6 ms"
     assert text[2] == "  the others wait for it in backward: 3 ranks lose 15.0 s each"
     assert text[3] == "  would be 15.7 ms a step (5.8 x) if rank 1 loaded like the others"
-    assert text[4] == "  next: my_utils capture logs --ranks 1 --wait     docs/runs/slow-input.md"
-    assert text[5] == "not timed 1 %  ·  memory not recorded"
-    assert text[6] == "judged: 4 of 4 ranks, steps 1:199; first 1 left out as warm-up"
-    assert len(text) == 7
+    assert (
+        text[4] == "  next: my_utils capture logs --ranks 1 --wait"
+    )  # nothing behind it: it is pasted
+    assert text[5] == "  read: docs/runs/slow-input.md"
+    assert text[6] == "not timed 1 %  ·  memory not recorded"
+    assert text[7] == "judged: 4 of 4 ranks, steps 1:199; first 1 left out as warm-up"
+    assert len(text) == 8
 
 
 @pytest.mark.parametrize(
@@ -118,6 +121,16 @@ def test_hiccups_that_no_step_shows_alone() -> None:
     text = "\n".join(one.lines())
     assert "380.0 ms of 400.0 ms (95 %)" in text, text
     assert "the others 260.0 ms" in text and "changes from step to step" not in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pasted_line_is_the_command(kind: Kind) -> None:
+    for width in (60, 200):
+        one = verdict(kind, running=True)
+        lines = [line.strip() for line in one.lines(width)]
+        for line in lines:
+            assert not line.startswith("next: my_utils") or line == f"next: {one.next_step()}"
+        assert all(line.startswith("read: ") for line in lines if "docs/" in line)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])

@@ -609,6 +609,18 @@ def test_csv_of_a_report(profile: Profile, tmp_path: Path) -> None:
             assert row[f"cuda_{name}"] == ""
 
 
+def test_a_spreadsheet_executes_no_name(profile: Profile, tmp_path: Path) -> None:
+    timer = MyTimer()
+    names = ["=1+1", "+1+1", "@SUM(1)", "-1+1", "-1"]
+    for name in names:
+        with timer.time_stage(name):
+            pass
+    timer.generate_csv(timer.generate_report(), tmp_path / "report.csv")
+    with open(tmp_path / "report.csv", encoding="utf-8", newline="") as file:
+        found = {row["path"] for row in csv.DictReader(file)}
+    assert found == {"'=1+1", "'+1+1", "'@SUM(1)", "'-1+1", "-1"}
+
+
 def test_csv_has_a_default_name(run_python: RunPython, tmp_path: Path) -> None:
     program = "from my_utils import MyTimer; t = MyTimer(); t.generate_csv(t.generate_report())"
     assert run_python("-c", program).returncode == 0

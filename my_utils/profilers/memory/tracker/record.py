@@ -18,7 +18,7 @@ from .... import _core
 from ....core.identity import identity
 from ....core.public import public
 from ....core.ranks import current_rank
-from ....core.tables import text_table
+from ....core.tables import cell_text, text_table
 from ....core.trusted_open import open_own
 from ....core.warnings import warn_once
 from ....record.stages.open_stages import OpenThread, Where, where
@@ -177,7 +177,7 @@ class Record:
 def _csv_row(time_ns: int, place: Where, texts: Sequence[str]) -> str:
     seconds, rest = divmod(time_ns, 10**9)
     step = "" if place.step is None else place.step
-    return f"{seconds}.{rest:09d},{step},{quoted(place.stage)},{','.join(texts)}\n"
+    return f"{seconds}.{rest:09d},{step},{quoted(str(cell_text(place.stage)))},{','.join(texts)}\n"
 
 
 # --- the file ---
