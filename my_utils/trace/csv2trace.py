@@ -244,12 +244,18 @@ def convert(inputs: Sequence[str], out: str, options: Options) -> Summary:
     with _foreign_traces(options.merge) as foreign, _output(out, is_gzip) as descriptor:
         job = _core.TraceJob(descriptor, name, options.sort)
         try:
-            _set_base(job, file_sets, foreign)
+            known = _set_base(job, file_sets, foreign)
             offsets = _convert_all(job, file_sets, options, summary)
             if summary.rows == 0:
                 raise ConversionError("\n".join(summary.messages() or ["the input holds no rows"]))
             for number, trace in enumerate(foreign):
-                _merge(job, trace, number, offsets, summary)
+                if known or trace.is_on_run_clock:
+                    _merge(job, trace, number, offsets, summary)
+                else:
+                    summary.errors.append(
+                        f"{trace.path}: states no time of the run's clock, and the beginning of "
+                        "the run is not known; left out"
+                    )
             summary.rows -= made
             summary.bytes_written = job.finish()
         except BaseException:
@@ -280,15 +286,16 @@ def _format_of(out: str, options: Options) -> tuple[Literal["json", "seed", "per
 
 def _set_base(
     job: _core.TraceJob, file_sets: list[FileSet], foreign: Sequence[ForeignTrace]
-) -> None:
-    """Before the first time of all that is drawn."""
-    first = _first_time(file_sets)
+) -> bool:
+    """Before the first time of all that is drawn. Whether the beginning of the run is known."""
+    first = _first_time(file_sets, of_pipes=bool(foreign))
     for trace in foreign:
         if first is not None and not trace.is_on_run_clock:
             trace.align(first)
     known = [trace.first_ns for trace in foreign if trace.first_ns and trace.is_on_run_clock]
     if first is not None:
         job.set_base(min([first, *known]))
+    return first is not None
 
 
 def _add_arrows(everyone: Sequence[FileSet], drawn: Sequence[FileSet]) -> int:
@@ -384,16 +391,16 @@ def _opened(part: Part, stack: contextlib.ExitStack) -> _core._TracePart:
         raise ConversionError(printable(f"{part.name}: {error.strerror}")) from error
 
 
-def _first_time(file_sets: list[FileSet]) -> int | None:
-    """The earliest first row of all files, Unix nanoseconds. A pipe can be read but once."""
-    times: list[int] = []
+def _first_time(file_sets: list[FileSet], of_pipes: bool) -> int | None:
+    """The earliest first row of all files, Unix nanoseconds. A pipe is waited for if that is asked
+    for."""
+    times: list[int | None] = []
     for file_set in file_sets:
         part = file_set.parts[0]
-        if part.rows is None and (part.path is None or not part.path.is_file()):
-            continue
-        with contextlib.ExitStack() as stack, contextlib.suppress(ValueError, OSError):
-            times.append(_core.trace_first_ns(_opened(part, stack)))
-    return min(times, default=None)
+        if of_pipes or not part.is_pipe:
+            with contextlib.suppress(OSError):
+                times.append(part.first_ns())
+    return min((one for one in times if one is not None), default=None)
 
 
 @contextlib.contextmanager

@@ -102,6 +102,8 @@ class ForeignTrace:
             self.messages.append(f"{self.path}: {error.strerror}")
         for reason, (count, first) in source.left_out.items():
             self._left_out[reason] = (count + self._left_out.get(reason, (0, ""))[0], first)
+        if not (self._days or self.messages or self._left_out):
+            self.messages.append(f"{self.path}: holds no events to draw")
         self._set_clock(source.metadata)
         self.rank = _rank_of(source.metadata)
         for begin, end, order, *rest in self._matched(self._edges):

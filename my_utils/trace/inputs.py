@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import sys
+import threading
 from pathlib import Path
 
 from .. import _core
@@ -20,12 +22,12 @@ from ..core.trusted_open import open_without_waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import io
     from collections.abc import Iterable, Iterator
 
 CSV_NAME = re.compile(r"profile_rank_(\d+)(?:\.w(\d+))?(?:\.part(\d+))?\.csv$")
 JOURNAL_NAME = re.compile(r"rank_(\d+)(?:\.w(\d+))?\..*\.journal(?:-ref)?$")
 RANKS_SHOWN = 8
+HEAD_MAX = 1 << 20  # bytes of a pipe in which its first good row must be
 TRACE_SUFFIXES = (".pftrace", ".perfetto-trace", ".json", ".pftrace.gz", ".json.gz")
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
@@ -106,6 +108,30 @@ class Part(Record):
         self.rows = rows
         self.is_found = is_found
         self.file = file
+        self._pipe: io.FileIO | None = None
+        self._head = b""  # of a pipe, which can be read but once
+
+    @property
+    def is_pipe(self) -> bool:
+        return self.rows is None and (self.path is None or not self.path.is_file())
+
+    def first_ns(self) -> int | None:
+        """The time of the first good row, Unix nanoseconds; None where there is none, or where it
+        is not in the first megabyte of a pipe. OSError where it cannot be read."""
+        if self.is_pipe:
+            return self._first_ns_of_pipe()
+        with contextlib.ExitStack() as stack, contextlib.suppress(ValueError):
+            return _core.trace_first_ns(self.opened(stack))
+        return None
+
+    def _first_ns_of_pipe(self) -> int | None:
+        self._pipe = self._open(self.path) if self.path else io.FileIO(0, "rb", closefd=False)
+        while len(self._head) < HEAD_MAX and (chunk := self._pipe.read(HEAD_MAX)):
+            self._head += chunk
+            whole = self._head[: self._head.rfind(b"\n") + 1]
+            with contextlib.suppress(ValueError):
+                return _core.trace_first_ns((self.name, -1, -1, whole, True))
+        return None
 
     def size(self) -> int:
         if self.rows is not None:
@@ -119,6 +145,8 @@ class Part(Record):
         """The form in which the engine takes it, its file open until the stack is left."""
         if self.rows is not None:
             return self.name, -1, -1, self.rows, False
+        if self._pipe is not None:
+            return self.name, stack.enter_context(_joined(self._head, self._pipe)), -1, None, True
         if self.path is None:
             return self.name, 0, -1, None, True
         return (
@@ -144,6 +172,25 @@ class Part(Record):
         yield path
         if self.file is not None and _is_current(path.name):
             yield from _older_parts(path)
+
+
+@contextlib.contextmanager
+def _joined(head: bytes, pipe: io.FileIO) -> Iterator[int]:
+    """A pipe of what was read of another one, and of the rest. The thread ends with either."""
+    read_fd, write_fd = os.pipe()
+
+    def copy() -> None:
+        with open(write_fd, "wb", buffering=0) as out, contextlib.suppress(BrokenPipeError):
+            data = memoryview(head)
+            while data:
+                data = data[out.write(data) :]
+                data = data or memoryview(pipe.read(HEAD_MAX) or b"")
+
+    threading.Thread(target=copy, daemon=True).start()
+    try:
+        yield read_fd
+    finally:
+        os.close(read_fd)
 
 
 class FileSet(Record):
