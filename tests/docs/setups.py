@@ -224,7 +224,14 @@ def a_process_group() -> Names:
     return {}
 
 
-@setup_of("docs/cookbook.md", "docs/runs/verdict.md")
+@setup_of("docs/cookbook.md")
+def runs_of_auto() -> Names:
+    Path("logs").mkdir()
+    Run(ranks=2, steps=60).slower(6, "data", rank=1).write(Path("logs/auto-20260101-000000"))
+    return {}
+
+
+@setup_of("docs/runs/verdict.md")
 def logs() -> Names:
     Run(ranks=2, steps=60).slower(6, "data", rank=1).write(Path("logs"))
     return {}

@@ -71,7 +71,7 @@ class ReplayFinding(Finding):
 
 
 @public("my_utils.analysis.why")
-@dataclass
+@dataclass(repr=False)
 class ReplayVerdict(Verdict):
     """A verdict whose savings were computed by replays.
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ... import _core
 from ...core.ranges import members_of
+from ...core.run_files.newest import find_run
 from ...trace.inputs import FileSet
 from .endings import command_of, ending_of, run_file_of, states_of
 from .load_ready import STAGE, ready_of_rank, ready_of_run
@@ -48,7 +49,8 @@ def load_run(
 ) -> RunData:
     """The run in the files of all its ranks.
 
-    paths: log directories, CSVs, journals or globs of them; one or several, which are one run.
+    paths: log directories, CSVs, journals or globs of them; one or several, which are one run. A
+    folder of several runs, such as `logs` after `my_utils.auto()`, means the newest.
     ranks: only these; all by default. steps: only these, a half-open range; all by default.
     least_share, stages_max: a stage inside another one counts as part of it if it takes less than
     `least_share` of all time, or if there are more than `stages_max` stages. on_rank: called with
@@ -61,7 +63,7 @@ def load_run(
     Raises NothingToJudge, a ValueError, where no rank can be read.
     """
     several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    names = [os.fspath(path) for path in several]
+    names = [find_run(path).path for path in several]
     wanted = None if ranks is None else set(ranks)
     file_sets, problems = find_rank_files(names, wanted)
     bounds = least_share, stages_max

@@ -64,7 +64,7 @@ class GpuTimes:
     launch: Matrix | None = None
 
 
-@dataclass
+@dataclass(repr=False)
 class RunData:
     """One run. Arrays of R ranks, S steps and K stages; times are ns.
 
@@ -130,3 +130,9 @@ class RunData:
     begins_anew: npt.NDArray[np.bool_] | None = None
     ready: ReadyTimes | None = None
     recorded: Sequence[RecordedRank] = ()
+
+    def __repr__(self) -> str:
+        return (
+            f"RunData({len(self.ranks)} ranks, {len(self.steps)} steps, {len(self.stages)} stages, "
+            f"paths={list(self.paths)!r})"
+        )
