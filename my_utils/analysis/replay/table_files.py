@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import csv
 import itertools
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...core.extras import require
+from ...core.reader_process import ReaderError, Readers
 from ...core.trusted_open import open_without_waiting
 from .operations import Floats, Ints, numbers_of, occurrence_of
 
 SUFFIXES = (".csv", ".parquet")
 ROWS_AT_ONCE = 65536
+ROWS_FREE = 1 << 20  # of a table of any size
+ROWS_A_BYTE = 2  # and for each byte: begins and ends that differ take four at least
 WHOLE_MAX = 1 << 62
 
 
@@ -72,16 +76,44 @@ def header_of(path: str) -> tuple[str, ...]:
 
 def columns_of(path: str, wanted: set[str]) -> dict[str, Column]:
     """Those of the wanted columns that it has."""
-    read = _parquet_columns if path.endswith(".parquet") else _csv_columns
-    return read(path, wanted & set(header_of(path)))
+    there = wanted & set(header_of(path))
+    if not path.endswith(".parquet"):
+        return _csv_columns(path, there)
+    with Readers(parquet_columns, 1, bounded=True) as readers:  # a page of it unpacks to gigabytes
+        try:
+            found: dict[str, Column] | str = readers.read(path, sorted(there))
+        except ReaderError as error:
+            raise BadTable(f"{path}: {error}") from error
+    if isinstance(found, str):
+        raise BadTable(found)
+    return found
 
 
-def _parquet_columns(path: str, wanted: set[str]) -> dict[str, Column]:
+def parquet_columns(wanted: list[str], path: str) -> dict[str, Column] | str:
+    """These columns, or what is wrong with them."""
+    try:
+        return _parquet_columns(path, wanted)
+    except BadTable as error:
+        return str(error)
+
+
+def _check_rows(path: str, file: Any, parquet: Any) -> None:
+    """A row of equal values takes next to no bytes."""
+    about = parquet.read_metadata(file)
+    groups = [about.row_group(at) for at in range(about.num_row_groups)]
+    counts = [one.column(at).num_values for one in groups for at in range(one.num_columns)]
+    most = ROWS_FREE + ROWS_A_BYTE * os.fstat(file.fileno()).st_size
+    if about.num_rows > most or sum(counts) > most * max(about.num_columns, 1):
+        raise BadTable(f"{path}: {about.num_rows} rows, far more than its bytes can hold")
+
+
+def _parquet_columns(path: str, wanted: list[str]) -> dict[str, Column]:
     arrow = require("pyarrow", "reading Parquet")
     parquet = require("pyarrow.parquet", "reading Parquet")
     found = {}
     with open(path, "rb", opener=open_without_waiting) as file:
-        for name in sorted(wanted):
+        _check_rows(path, file, parquet)
+        for name in wanted:
             file.seek(0)
             try:
                 # Threads keep what they have decoded; one column at a time needs none.

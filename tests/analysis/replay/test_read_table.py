@@ -85,6 +85,28 @@ def test_parquet_reads_as_the_csv_does(tmp_path: Path) -> None:
     assert (first.stages, first.hosts) == (second.stages, second.hosts)
 
 
+@pytest.mark.parametrize(
+    ("rows", "length", "reason"),
+    [(20_000_000, 1, "20000000 rows, far more than its bytes can hold"), (900_000, 50_000, "")],
+)
+def test_a_small_parquet_file_is_no_large_table(
+    tmp_path: Path, rows: int, length: int, reason: str
+) -> None:
+    """Equal values take next to no bytes, and as text gigabytes."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    zero = arrow.array(np.zeros(rows, np.int64))
+    indices, words = arrow.array(np.zeros(rows, np.int32)), arrow.array(["x" * length])
+    table = dict.fromkeys(("rank", "step", "begin_ns", "end_ns"), zero)
+    table["name"] = arrow.DictionaryArray.from_arrays(indices, words)
+    path = tmp_path / "run.parquet"
+    parquet.write_table(arrow.table(table), path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 1 << 20
+    verdict = verdict_of([str(path)])
+    assert verdict.status == "not judged" and str(path) in str(verdict.reason)
+    assert str(verdict.reason).endswith(reason)
+
+
 def test_columns_may_have_other_names_and_units(tmp_path: Path) -> None:
     rows = rows_of(case_of("3d", None, 0, 8, 4, 1).program)
     first = read_table(write(tmp_path / "a.csv", HEADER, rows))

@@ -1190,3 +1190,23 @@ def test_a_configuration_of_others_says_what_to_use() -> None:
     with pytest.raises(ConfigError, match=r"capture\.windows are roles") as caught:
         ProfileManager({"profile": {"enabled": True}})
     assert caught.value.field == "profile"
+
+
+ALIASES = "a0: &a0 {x: 1}\n"
+YAML_BOMBS = {
+    "of aliases": ALIASES
+    + "".join(f"a{at}: &a{at} [{', '.join(3 * [f'*a{at - 1}'])}]\n" for at in range(1, 40)),
+    "of merges": ALIASES
+    + "".join(f"a{at}: &a{at} {{<<: [{', '.join(3 * [f'*a{at - 1}'])}]}}\n" for at in range(1, 40)),
+    "that contains itself": "a: &a [*a]\n",
+    "of brackets": "[" * 2_000,
+    "of a long text": "a: " + "x" * (1 << 20),
+}
+
+
+@pytest.mark.parametrize("bomb", YAML_BOMBS)
+def test_a_small_configuration_has_few_values(bomb: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(YAML_BOMBS[bomb])
+    with pytest.raises(ConfigError, match=r"config.yaml: (has more than|is nested too deep)"):
+        ProfileManager(path)

@@ -8,13 +8,13 @@ Importing this needs msgspec; reading YAML needs pyyaml.
 
 from __future__ import annotations
 
+import itertools
 import numbers
 import operator
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -24,6 +24,9 @@ from ....core.public import public
 from ....core.ranges import step_slice
 from ..backends import TOOLS, make_backend
 from .steps import Schedule, Steps, is_endless, ranks_together
+
+TEXT_MAX = 1 << 20  # characters
+VALUES_MAX = 100_000
 
 _Path = tuple[str | int, ...]
 _Number = Annotated[int, msgspec.Meta(ge=0)]
@@ -173,7 +176,11 @@ def read_data(
     if isinstance(config, str) and "\n" in config:
         source, text = "the configuration", config
     else:
-        source, text = os.fspath(config), Path(config).read_text(encoding="utf-8")
+        source = os.fspath(config)
+        with open(config, encoding="utf-8") as file:
+            text = file.read(TEXT_MAX + 1)
+        if len(text) > TEXT_MAX:
+            raise ConfigError(f"has more than {TEXT_MAX} characters", "", None, source)
     data, lines = _read_yaml(text, source)
     return data, source, lines
 
@@ -388,7 +395,11 @@ def _read_yaml(text: str, source: str) -> tuple[Any, dict[_Path, int]]:
     yaml = require("yaml", "a configuration in YAML")
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None and _values_in(root, {}) > VALUES_MAX:
+            raise ConfigError(f"has more than {VALUES_MAX} values by its aliases", "", None, source)
         data = yaml.safe_load(text)
+    except RecursionError:
+        raise ConfigError("is nested too deep, or in itself", "", None, source) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
@@ -398,6 +409,17 @@ def _read_yaml(text: str, source: str) -> tuple[Any, dict[_Path, int]]:
     if root is not None:
         _note_lines(root, (), lines, source, yaml)
     return {} if data is None else data, lines
+
+
+def _values_in(node: Any, known: dict[int, int]) -> int:
+    """Each counted as often as an alias leads to it. RecursionError where one leads to itself."""
+    if id(node) not in known:
+        parts = node.value if isinstance(node.value, list) else ()
+        inner = itertools.chain.from_iterable(
+            one if type(one) is tuple else (one,) for one in parts
+        )
+        known[id(node)] = 1 + sum(_values_in(one, known) for one in inner)
+    return known[id(node)]
 
 
 def _note_lines(node: Any, path: _Path, lines: dict[_Path, int], source: str, yaml: Any) -> None:
