@@ -386,12 +386,15 @@ def give_back_memory() -> None: ...
 
 class _Notes(TypedDict):
     notes: list[_RunNote]
+    last_values: dict[str, float]
+    first_note: int  # of the last process
     host: str
     errors: list[str]
     attempt: int
     clock_error_ns: int
 
 def read_notes(parts: list[_TracePart], /) -> _Notes: ...
+def read_run_metadata(parts: list[_TracePart], /) -> _Notes: ...
 
 # kind, node, parent, name
 _StartRow = tuple[Literal["START"], int, int, str]

@@ -101,7 +101,7 @@ def give_memory_back(folder: Path) -> Iterator[Callable[[], object]]:
     yield _core.give_back_memory
 
 
-@case("read_stages", "read_notes", repeat=200)
+@case("read_stages", "read_notes", "read_run_metadata", repeat=200)
 def read_stages_and_notes_of_parts(folder: Path) -> Iterator[Callable[[], object]]:
     header = (
         "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
@@ -114,7 +114,7 @@ def read_stages_and_notes_of_parts(folder: Path) -> Iterator[Callable[[], object
     foreign = ("foreign", -1, -1, b"a,b\n1,2\n", True)
 
     def action() -> None:
-        for read in (_core.read_stages, _core.read_notes):
+        for read in (_core.read_stages, _core.read_notes, _core.read_run_metadata):
             found = read([good, left_open, foreign])
             assert (len(found["errors"]), len(found["notes"])) == (1, 2)
             with contextlib.suppress(TypeError):

@@ -1,5 +1,6 @@
 /* read_stages: the finished stages of a file set as columns of bytes, for numpy and Arrow.
- * read_notes: only what the rows about the run say. */
+ * read_notes: only what the rows about the run say. read_run_metadata: the same, of the beginning
+ * and the end of each part, at a cost that does not depend on their length. */
 #include "core/state.h"
 #include "csv/py_csv_part.h"
 #include "csv/stage_table.h"
@@ -151,11 +152,28 @@ static PyObject *result_of(struct mu_stage_table *table, PyObject *errors) {
     return result;
 }
 
+/* A new dict of the last value of each counter that was taken. */
+static PyObject *last_values_of(const struct mu_run_rows *rows) {
+    PyObject *names = names_of(&rows->names), *dict = names == NULL ? NULL : PyDict_New();
+    for (size_t i = 0; dict != NULL && i < rows->count; i++) {
+        PyObject *value = PyFloat_FromDouble(rows->value[i]);
+        if (value == NULL ||
+            PyDict_SetItem(dict, PyList_GET_ITEM(names, rows->name[i]), value) < 0) {
+            Py_CLEAR(dict);
+        }
+        Py_XDECREF(value);
+    }
+    Py_XDECREF(names);
+    return dict;
+}
+
 static PyObject *notes_result_of(const struct mu_stage_table *table, PyObject *errors) {
     const struct mu_process_metadata *process = &table->process;
-    return Py_BuildValue("{sOsNsNsLsL}", "errors", errors, "notes", notes_of(&table->run_rows),
-                         "host", text_of(process->host), "attempt", (long long)process->attempt,
-                         "clock_error_ns", (long long)process->clock_error_ns);
+    return Py_BuildValue("{sOsNsNsnsNsLsL}", "errors", errors, "notes", notes_of(&table->run_rows),
+                         "last_values", last_values_of(&table->run_rows), "first_note",
+                         (Py_ssize_t)process->first_note, "host", text_of(process->host), "attempt",
+                         (long long)process->attempt, "clock_error_ns",
+                         (long long)process->clock_error_ns);
 }
 
 /* A part that cannot be read, or is not a profile CSV, adds a message to `errors`. The other parts
@@ -182,7 +200,7 @@ static int read_part(struct mu_stage_table *table, PyObject *part, PyObject *err
     return PyErr_CheckSignals();
 }
 
-static PyObject *read_parts(PyObject *parts, bool only_notes) {
+static PyObject *read_parts(PyObject *parts, bool only_notes, bool only_ends) {
     struct mu_stage_table table;
     struct mu_error err;
     if (!PyList_Check(parts)) {
@@ -192,6 +210,7 @@ static PyObject *read_parts(PyObject *parts, bool only_notes) {
         return mu_py_raise(&err);
     }
     table.only_notes = only_notes;
+    table.only_ends = only_ends;
     PyObject *errors = PyList_New(0), *result = NULL;
     int failed = errors == NULL;
     for (Py_ssize_t at = 0; !failed && at < PyList_GET_SIZE(parts); at++) {
@@ -209,12 +228,17 @@ static PyObject *read_parts(PyObject *parts, bool only_notes) {
 
 static PyObject *read_stages(PyObject *module, PyObject *parts) {
     (void)module;
-    return read_parts(parts, false);
+    return read_parts(parts, false, false);
 }
 
 static PyObject *read_notes(PyObject *module, PyObject *parts) {
     (void)module;
-    return read_parts(parts, true);
+    return read_parts(parts, true, false);
+}
+
+static PyObject *read_run_metadata(PyObject *module, PyObject *parts) {
+    (void)module;
+    return read_parts(parts, true, true);
 }
 
 static PyObject *give_back_memory(PyObject *module, PyObject *unused) {
@@ -234,6 +258,9 @@ static PyMethodDef functions[] = {
     {"read_notes", read_notes, METH_O,
      "read_notes($module, parts, /)\n--\n\n"
      "The rows about the run in the parts of one file set, with their time and thread."},
+    {"read_run_metadata", read_run_metadata, METH_O,
+     "read_run_metadata($module, parts, /)\n--\n\n"
+     "The same of the beginning and the end of each part, and the last values of counters."},
     {"give_back_memory", give_back_memory, METH_NOARGS,
      "give_back_memory($module, /)\n--\n\n"
      "Gives back to the system what was freed by threads that read, where the allocator keeps it."},

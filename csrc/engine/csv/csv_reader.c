@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/utf8.h"
@@ -339,6 +340,32 @@ enum mu_csv_status mu_csv_reader_next(struct mu_csv_reader *reader, struct mu_cs
         return skip(row, last ? MU_CSV_CUT : MU_CSV_FEW_COLUMNS);
     }
     return MU_CSV_ROW;
+}
+
+static uint64_t size_of(const struct mu_csv_input *input) {
+    struct stat status;
+    if (input->fd < 0) {
+        return input->length;
+    }
+    if (fstat(input->fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+        return 0;
+    }
+    uint64_t size = (uint64_t)status.st_size;
+    return size < input->limit ? size : input->limit;
+}
+
+int mu_csv_reader_skip_to_end(struct mu_csv_reader *reader, uint64_t bytes, struct mu_error *err) {
+    struct mu_csv_row row;
+    uint64_t size = size_of(&reader->input);
+    if (size <= bytes || size - bytes <= reader->taken) {
+        return MU_OK;
+    }
+    if (reader->input.fd >= 0 && lseek(reader->input.fd, (off_t)(size - bytes), SEEK_SET) < 0) {
+        return mu_error_sys(err, "seek in", reader->input.name);
+    }
+    reader->taken = size - bytes;
+    reader->begin = reader->end = 0;
+    return skip_line(reader, &row, MU_CSV_FINE, err) == MU_CSV_FAILED ? err->code : MU_OK;
 }
 
 static void use_usual_order(struct mu_csv_reader *reader) {

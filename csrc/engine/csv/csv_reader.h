@@ -94,4 +94,9 @@ void mu_csv_reader_reset(struct mu_csv_reader *reader);
 MU_MUST_CHECK enum mu_csv_status mu_csv_reader_next(struct mu_csv_reader *reader,
                                                     struct mu_csv_row *row, struct mu_error *err);
 
+/* Goes on with the first whole line among the last `bytes` of a regular file or of memory, unless
+ * the reader has read as far already. */
+MU_MUST_CHECK int mu_csv_reader_skip_to_end(struct mu_csv_reader *reader, uint64_t bytes,
+                                            struct mu_error *err);
+
 #endif

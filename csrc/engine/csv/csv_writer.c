@@ -307,6 +307,13 @@ static void write_opening(struct mu_csv_writer *writer, const struct mu_csv_even
     end_row(writer, at);
 }
 
+void mu_csv_write_text(struct mu_csv_writer *writer, const char *rows, size_t length) {
+    if (length > 0 && (writer->length + length <= writer->allocated || grow(writer, length))) {
+        writer->length =
+            (size_t)(put_bytes(writer->buffer + writer->length, rows, length) - writer->buffer);
+    }
+}
+
 size_t mu_csv_count_rows(const char *text, size_t length) {
     static const char opening[] = ",START,,\"" MU_CSV_OPENS;
     if (length == 0) { /* text may be NULL */

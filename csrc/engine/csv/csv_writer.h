@@ -90,6 +90,9 @@ struct mu_csv_event_row {
  * for readers that take whatever is not a START for an end. Our own readers ignore that row. */
 void mu_csv_write_event(struct mu_csv_writer *writer, const struct mu_csv_event_row *row);
 
+/* Appends rows that were formatted before. */
+void mu_csv_write_text(struct mu_csv_writer *writer, const char *rows, size_t length);
+
 /* How many rows whole lines are, without those that only open the next one. */
 size_t mu_csv_count_rows(const char *text, size_t length);
 

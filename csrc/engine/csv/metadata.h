@@ -20,7 +20,7 @@ enum mu_metadata_has {
     MU_HAS_CUDA_TS = 2,
     MU_HAS_CUDA_ERR = 4,
     MU_HAS_BAD_CUDA_MS = 8, /* one that is not a number */
-    MU_HAS_REPEATED = 16,   /* an older part has the START, too */
+    MU_HAS_REPEATED = 16,   /* an older part has the row, too */
 };
 
 struct mu_metadata {

@@ -23,6 +23,7 @@ void mu_run_rows_reset(struct mu_run_rows *rows) {
     free(rows->value);
     free(rows->name);
     free(rows->attempt);
+    mu_hash_table_reset(&rows->note_by_text);
     mu_name_list_reset(&rows->names);
     mu_run_rows_init(rows);
 }
@@ -115,6 +116,29 @@ MU_MUST_CHECK static int reserve_note(struct mu_run_rows *rows, struct mu_error 
     return MU_OK;
 }
 
+static bool is_same_note(const void *notes, uint32_t number, const void *key) {
+    const struct mu_run_note *note = (const struct mu_run_note *)notes + number - 1;
+    const struct mu_run_note *wanted = key;
+    return note->attempt == wanted->attempt && strcmp(note->text, wanted->text) == 0;
+}
+
+/* Enters the next note, of which there is to be one. *is_known: it is there. */
+MU_MUST_CHECK static int enter_note(struct mu_run_rows *rows, const struct mu_run_note *note,
+                                    bool *is_known, struct mu_error *err) {
+    struct mu_hash_table *table = &rows->note_by_text;
+    uint64_t hash = mu_hash_bytes(note->text, strlen(note->text));
+    int code = table->slots == NULL ? mu_hash_table_init(table, NOTES_AT_FIRST, err)
+                                    : mu_hash_table_reserve(table, err);
+    if (code != MU_OK) {
+        return code;
+    }
+    *is_known = mu_hash_table_find(table, hash, is_same_note, rows->notes, note) != 0;
+    if (!*is_known) {
+        mu_hash_table_put(table, hash, (uint32_t)rows->note_count + 1);
+    }
+    return MU_OK;
+}
+
 int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name,
                      const struct mu_metadata *metadata, int64_t at_ns, int64_t attempt,
                      struct mu_error *err) {
@@ -137,6 +161,16 @@ int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name,
         memcpy(text + name.length + 1, pairs.text, pairs.length);
     }
     text[name.length + 1 + pairs.length] = '\0';
-    rows->notes[rows->note_count++] = (struct mu_run_note){attempt, at_ns, metadata->tid, text};
+    const struct mu_run_note note = {attempt, at_ns, metadata->tid, text};
+    bool is_known = false;
+    if (!of_a_step && enter_note(rows, &note, &is_known, err) != MU_OK) {
+        free(text);
+        return err->code;
+    }
+    if (is_known && (metadata->has & MU_HAS_REPEATED) != 0) {
+        free(text);
+        return MU_OK;
+    }
+    rows->notes[rows->note_count++] = note;
     return MU_OK;
 }

@@ -8,6 +8,7 @@
 #define MU_RUN_ROWS_H
 
 #include "base/error.h"
+#include "base/hash_table.h"
 #include "csv/name_list.h"
 
 #include <stddef.h>
@@ -33,6 +34,7 @@ struct mu_run_rows {
     struct mu_name_list names; /* "memory.rss_bytes", "loss" */
     size_t note_count, note_capacity;
     struct mu_run_note *notes;
+    struct mu_hash_table note_by_text; /* their places and 1; of those that are written once */
 };
 
 void mu_run_rows_init(struct mu_run_rows *rows);
@@ -45,6 +47,8 @@ MU_MUST_CHECK int mu_run_rows_counter(struct mu_run_rows *rows, struct mu_span n
 
 /* Whether a row of that name is about the run. */
 int mu_run_rows_is_note(struct mu_span name);
+
+/* Keeps the row. A copy of one that is there, as each part has it, is left out. */
 MU_MUST_CHECK int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name,
                                    const struct mu_metadata *metadata, int64_t at_ns,
                                    int64_t attempt, struct mu_error *err);

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "csv/once_rows.h"
+
 enum { ROWS_AT_FIRST = 1024, PATHS_AT_FIRST = 32 };
 
 /* A stage whose END has not come. */
@@ -262,7 +264,9 @@ static void take_text(char *text, size_t size, struct mu_span value) {
 
 static void take_process(struct mu_process_metadata *process, struct mu_span key,
                          struct mu_span value) {
-    if (mu_span_equals(key, "attempt")) {
+    if (mu_span_equals(key, "pid")) {
+        (void)mu_digits_parse(value.text, value.length, 0, &process->pid);
+    } else if (mu_span_equals(key, "attempt")) {
         (void)mu_digits_parse(value.text, value.length, 0, &process->attempt);
     } else if (mu_span_equals(key, "world_size")) {
         (void)mu_digits_parse(value.text, value.length, 0, &process->world_size);
@@ -276,7 +280,7 @@ static void take_process(struct mu_process_metadata *process, struct mu_span key
 static void take_own_row(struct mu_stage_table *table, struct mu_span name, struct mu_span pairs) {
     struct mu_process_metadata *process = &table->process;
     struct mu_span key, value;
-    int64_t number, attempt = process->attempt;
+    int64_t number, attempt = process->attempt, pid = process->pid;
     while (mu_metadata_next(&pairs, &key, &value)) {
         if (mu_span_equals(name, "my_utils.process")) {
             take_process(process, key, value);
@@ -287,6 +291,9 @@ static void take_own_row(struct mu_stage_table *table, struct mu_span name, stru
             process->dropped += (uint64_t)number;
         }
     }
+    if (process->pid != pid || process->attempt != attempt) {
+        process->first_note = table->run_rows.note_count;
+    }
     process->clock_steps += mu_span_equals(name, "my_utils.clock_step");
     if (process->attempt != attempt) { /* what the process before left open, it took along */
         table->counts.open += table->open_by_node.count;
@@ -295,8 +302,10 @@ static void take_own_row(struct mu_stage_table *table, struct mu_span name, stru
 }
 
 static bool is_taken(const struct mu_stage_table *table, int type) {
-    bool is_stage = type == MU_EVENT_START || type == MU_EVENT_END || type == MU_EVENT_COUNTER;
-    return type == MU_EVENT_INSTANT || (is_stage && !table->only_notes);
+    bool is_stage = type == MU_EVENT_START || type == MU_EVENT_END;
+    return type == MU_EVENT_INSTANT ||
+           (type == MU_EVENT_COUNTER && (table->only_ends || !table->only_notes)) ||
+           (is_stage && !table->only_notes);
 }
 
 MU_MUST_CHECK static int take_row(struct mu_stage_table *table, const struct mu_csv_row *row,
@@ -315,10 +324,12 @@ MU_MUST_CHECK static int take_row(struct mu_stage_table *table, const struct mu_
         return MU_OK;
     }
     table->counts.rows++;
+    table->is_copy = false;
     if (!is_taken(table, type)) {
         return MU_OK;
     }
     mu_metadata_parse(text, &metadata);
+    table->is_copy = (metadata.has & MU_HAS_REPEATED) != 0;
     if (type == MU_EVENT_COUNTER) {
         return mu_run_rows_counter(&table->run_rows, name, metadata.user, step,
                                    table->process.attempt, err);
@@ -335,12 +346,25 @@ MU_MUST_CHECK static int take_row(struct mu_stage_table *table, const struct mu_
                                   : end_stage(table, row, &metadata, step, at_ns, err);
 }
 
+static bool is_past_beginning(const struct mu_stage_table *table,
+                              const struct mu_csv_reader *reader) {
+    uint64_t at = reader->taken - (reader->end - reader->begin);
+    uint64_t end = MU_PART_BEGIN_BYTES + (table->is_copy ? 2 * MU_ONCE_BYTES_MAX : 0);
+    return at >= end;
+}
+
 int mu_stage_table_read(struct mu_stage_table *table, const struct mu_csv_input *input,
                         struct mu_error *err) {
     struct mu_csv_reader reader;
     struct mu_csv_row row;
+    bool begins = table->only_ends;
     int code = mu_csv_reader_init(&reader, input, err);
     while (code == MU_OK) {
+        if (begins && is_past_beginning(table, &reader)) {
+            begins = false;
+            code = mu_csv_reader_skip_to_end(&reader, MU_PART_END_BYTES, err);
+            continue;
+        }
         enum mu_csv_status status = mu_csv_reader_next(&reader, &row, err);
         if (status == MU_CSV_END) {
             break;

@@ -20,6 +20,8 @@
 #include <stdint.h>
 
 enum {
+    MU_PART_BEGIN_BYTES = 256 * 1024, /* and the copies of rows of older parts beyond it */
+    MU_PART_END_BYTES = 64 * 1024,
     MU_STAGE_PATHS_MAX = 20000, /* what comes after them counts as MU_STAGE_OTHER */
     MU_STAGE_OPEN_MAX = 65536,  /* stages open at once; those after them have no parent */
     MU_STAGE_OTHER = 0,         /* the path "(other)" */
@@ -36,7 +38,8 @@ struct mu_stage_path {
 struct mu_process_metadata {
     char host[256];  /* of the last process row; "" when there was none */
     char label[256]; /* the same; percent-encoded as in the row */
-    int64_t world_size, attempt;
+    int64_t world_size, attempt, pid;
+    size_t first_note;      /* of the last process, among those of the run */
     int64_t clock_error_ns; /* of the last clock synchronisation; -1 when there was none */
     uint64_t dropped;       /* records that the run lost, as its rows report */
     uint64_t clock_steps;   /* how often the system's clock was set meanwhile */
@@ -48,7 +51,10 @@ struct mu_stage_counts {
 };
 
 struct mu_stage_table {
-    bool only_notes; /* set before the first part: rows about the run alone are taken */
+    /* Set before the first part. */
+    bool only_notes; /* rows about the run alone are taken */
+    bool only_ends;  /* of each part the beginning and the end, with counters */
+    bool is_copy;    /* the last row about the run was of an older part */
     size_t count, capacity;
     int64_t *step, *begin_ns, *end_ns, *tid; /* tid is -1 where the row has none */
     double *cuda_ms;                         /* NaN where the row has none */

@@ -414,6 +414,9 @@ static void write_event_row(struct mu_rows *rows, const struct mu_row_context *c
                                    .track = view->track,
                                    .track_length = view->track_length};
     mu_csv_write_event(writer, &row);
+    if (context->once != NULL) {
+        mu_once_rows_add(context->once, writer, &row);
+    }
 }
 
 static void write_row(struct mu_rows *rows, const struct mu_row_context *context,

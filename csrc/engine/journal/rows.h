@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "csv/csv_writer.h"
 #include "csv/lost_rows.h"
+#include "csv/once_rows.h"
 #include "journal/gpu_rows.h"
 #include "journal/journal_format.h"
 
@@ -95,6 +96,7 @@ struct mu_row_context {
     int64_t real_offset_ns;        /* added to monotonic times */
     int64_t user_offset_ns;        /* added to everything */
     const struct mu_gpu_rows *gpu; /* NULL: there are no GPU times, and nothing is held back */
+    struct mu_once_rows *once;     /* takes rows that are written once; NULL: nobody does */
 };
 
 /* Writes the rows of all views, merged by time. After MU_ERR_NO_MEMORY the remaining rows are

@@ -31,7 +31,7 @@ void mu_output_drop_csv(struct mu_output *output) {
         mu_claim_release(output->csv_path);
         output->claimed = false;
     }
-    output->csv_bytes = 0;
+    output->csv_bytes = output->head_bytes = 0;
     output->part = 0;
     output->csv_path[0] = '\0';
 }
@@ -376,14 +376,14 @@ int mu_output_write(struct mu_output *output, const char *rows, size_t bytes,
 
 bool mu_output_is_full(const struct mu_output *output) {
     return output->fd >= 0 && output->max_csv_bytes > 0 &&
-           output->csv_bytes >= output->max_csv_bytes;
+           output->csv_bytes - output->head_bytes >= output->max_csv_bytes;
 }
 
 static void remove_oldest_parts(struct mu_output *output) {
     struct parts parts;
     survey_parts(output, &parts);
     while (output->keep_csv_bytes > 0 && parts.oldest != 0 &&
-           parts.bytes + output->max_csv_bytes > output->keep_csv_bytes) {
+           parts.bytes + output->head_bytes + output->max_csv_bytes > output->keep_csv_bytes) {
         char path[MU_PATH_BYTES];
         mu_output_part_path(output, parts.oldest, path);
         if (unlink(path) != 0) {
@@ -429,7 +429,8 @@ MU_MUST_CHECK static int make_next(struct mu_output *output, int *fd, bool *clai
     return mu_error_set(err, MU_ERR_STATE, "another process took %s", output->csv_path);
 }
 
-int mu_output_rotate(struct mu_output *output, struct mu_error *err) {
+int mu_output_rotate(struct mu_output *output, const char *head, size_t head_bytes,
+                     struct mu_error *err) {
     char old[MU_PATH_BYTES];
     mu_output_part_path(output, output->part + 1, old);
     int code = rename_to_new(output->csv_path, old, err);
@@ -441,6 +442,9 @@ int mu_output_rotate(struct mu_output *output, struct mu_error *err) {
     code = make_next(output, &fd, &claimed, err);
     if (code == MU_OK) {
         code = write_all(fd, mu_csv_header, mu_csv_header_length, 0, err);
+    }
+    if (code == MU_OK) {
+        code = write_all(fd, head, head_bytes, mu_csv_header_length, err);
     }
     if (code != MU_OK) {
         if (fd >= 0) {
@@ -454,7 +458,8 @@ int mu_output_rotate(struct mu_output *output, struct mu_error *err) {
     output->fd = fd;
     output->file = mu_file_id(fd);
     output->claimed = claimed;
-    output->csv_bytes = mu_csv_header_length;
+    output->csv_bytes = mu_csv_header_length + head_bytes;
+    output->head_bytes = head_bytes;
     output->part++;
     remove_oldest_parts(output);
     return MU_OK;

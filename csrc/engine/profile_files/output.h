@@ -35,6 +35,7 @@ struct mu_output {
     struct mu_file_id file;  /* what fd was opened for */
     bool claimed;            /* by a file, for the file system locks nothing */
     uint64_t csv_bytes;      /* committed */
+    uint64_t head_bytes;     /* of them, rows of an older part that the part begins with */
     uint64_t part;           /* parts rotated away before the current one */
     uint64_t max_csv_bytes;  /* a part's size; 0 never rotates */
     uint64_t keep_csv_bytes; /* of all parts; 0 keeps all */
@@ -68,12 +69,13 @@ MU_MUST_CHECK int mu_output_take_csv(struct mu_output *output, const char *direc
 MU_MUST_CHECK int mu_output_write(struct mu_output *output, const char *rows, size_t bytes,
                                   struct mu_error *err);
 
-/* Whether the current part has grown beyond max_csv_bytes. */
+/* Whether the current part has grown beyond max_csv_bytes, without what it begins with. */
 bool mu_output_is_full(const struct mu_output *output);
 
-/* Renames the current part to `<stem>.part<NNNN>.csv`, begins a new one with the header, and
- * removes the oldest parts above keep_csv_bytes. */
-MU_MUST_CHECK int mu_output_rotate(struct mu_output *output, struct mu_error *err);
+/* Renames the current part to `<stem>.part<NNNN>.csv`, begins a new one with the header and the
+ * rows `head`, and then removes the oldest parts above keep_csv_bytes. */
+MU_MUST_CHECK int mu_output_rotate(struct mu_output *output, const char *head, size_t head_bytes,
+                                   struct mu_error *err);
 
 /* The numbered part's path. */
 void mu_output_part_path(const struct mu_output *output, uint64_t part, char path[MU_PATH_BYTES]);

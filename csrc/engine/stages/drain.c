@@ -42,6 +42,7 @@ void mu_drain_free(struct mu_drain *drain) {
     }
     mu_rows_free(&drain->rows);
     mu_csv_writer_free(&drain->writer);
+    mu_once_rows_free(&drain->once);
     free(drain);
 }
 
@@ -309,7 +310,8 @@ static struct mu_row_context row_context(struct mu_recorder *recorder) {
     struct mu_row_context context = {.strings = live_strings(recorder),
                                      .timeline = &recorder->timeline,
                                      .real_offset_ns = recorder->real_offset_ns,
-                                     .user_offset_ns = recorder->user_offset_ns};
+                                     .user_offset_ns = recorder->user_offset_ns,
+                                     .once = &recorder->drain->once};
     return context;
 }
 
@@ -323,21 +325,32 @@ void mu_drain_repeat_starts(struct mu_recorder *recorder) {
     }
 }
 
+void mu_drain_repeat_rows(struct mu_recorder *recorder) {
+    const struct mu_csv_writer *once = &recorder->drain->once.writer;
+    mu_csv_write_text(&recorder->drain->writer, once->buffer, once->length);
+    mu_drain_repeat_starts(recorder);
+}
+
 static void rotate_if_full(struct mu_recorder *recorder) {
+    struct mu_csv_writer *writer = &recorder->drain->writer;
     struct mu_error err = {0};
     if (recorder->drain->head_due || !mu_output_is_full(&recorder->output)) {
         return;
     }
-    if (mu_output_rotate(&recorder->output, &err) != MU_OK) {
+    write_beginning(recorder);
+    mu_drain_repeat_rows(recorder);
+    int code = writer->failed
+                   ? mu_error_no_memory(&err, "the beginning of a part")
+                   : mu_output_rotate(&recorder->output, writer->buffer, writer->length, &err);
+    writer->length = 0;
+    writer->failed = 0;
+    if (code != MU_OK) {
         atomic_fetch_add(&recorder->troubles.failed_writes, 1);
         atomic_store(&recorder->troubles.last_errno, err.sys_errno);
         return;
     }
     atomic_store(&recorder->troubles.removed_parts, recorder->output.removed_parts);
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
-    mu_drain_begin_part(recorder);
-    mu_drain_repeat_starts(recorder);
-    flush(recorder, 0);
     mu_drain_commit_lock_held(recorder);
 }
 
@@ -374,7 +387,7 @@ static void write_head_again(struct mu_recorder *recorder) {
         write_beginning(recorder);
     }
     write_lost_rows(recorder);
-    mu_drain_repeat_starts(recorder);
+    mu_drain_repeat_rows(recorder);
     if (drain->writer.failed) {
         drain->writer.failed = 0;
         drain->writer.length = counted;

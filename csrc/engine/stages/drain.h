@@ -28,6 +28,7 @@ struct mu_drain {
     struct mu_lost_rows lost; /* that were not written, and that no row reports */
     bool head_due;            /* what a part begins with may be among them */
     bool beat_due;            /* the heartbeat does not have them */
+    struct mu_once_rows once; /* rows of events that each part begins with */
     uint32_t named_threads[MU_CHUNKS_MAX]; /* thread name (string) that the CSV has, by chunk */
 };
 
@@ -54,13 +55,16 @@ void mu_drain_write_own_row(struct mu_recorder *recorder, const char *name, cons
 /* Writes a row with the offset that is added to timestamps from here on. */
 void mu_drain_write_offset(struct mu_recorder *recorder);
 
-/* Writes the beginning of a part of a CSV to the output: the process row, and the offset unless it
- * is 0. Where that fails, a later drain does it. */
+/* Writes the beginning of a CSV to the output: the process row, and the offset unless it is 0.
+ * Where that fails, a later drain does it. */
 void mu_drain_begin_part(struct mu_recorder *recorder);
 
 /* Counts rows that were not written. `sys_errno`: why. */
 void mu_drain_lose_rows(struct mu_recorder *recorder, const struct mu_lost_rows *lost,
                         int sys_errno);
+
+/* Writes the rows once more that are written once, and the STARTs of open stages. */
+void mu_drain_repeat_rows(struct mu_recorder *recorder);
 
 /* Writes the STARTs of open stages once more: a file has the START of whatever ends in it, and not
  * after its END where times were set back. */

@@ -446,7 +446,7 @@ static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh, b
     write_waiting(recorder, &waiting);
     mu_output_free(&waiting);
     if (moves) {
-        mu_drain_repeat_starts(recorder);
+        mu_drain_repeat_rows(recorder);
         mu_drain_flush_lock_held(recorder);
     }
     mu_drain_commit_lock_held(recorder);

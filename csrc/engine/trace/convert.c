@@ -263,7 +263,9 @@ static void point_row(struct mu_converter *converter, struct mu_process *process
         return;
     }
     if (row->type == MU_EVENT_INSTANT) {
-        draw_instant(converter, track, row);
+        if ((metadata->has & MU_HAS_REPEATED) == 0) { /* an older part has it */
+            draw_instant(converter, track, row);
+        }
     } else if (has_id(converter, row)) {
         mu_flow_row(converter, track, row);
     }

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core.ranks import process_began_s
+from ...core.run_files.run_metadata import read_run_metadata
 from ...core.run_files.state import Rank
-from ...core.trusted_open import open_without_waiting
 
-BYTES_READ = 64 << 10  # of the end of a profile CSV
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SAME_START_S = 1.0
-
-_COUNTER = re.compile(rb",memory,COUNTER,[^\n]*")
-_RSS = re.compile(rb"\brss_bytes=(\d+)")
-_DEVICE = re.compile(rb"\ballocated_bytes=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -31,14 +26,16 @@ class Memory:
 def memory_of(rank: Rank, log_dirs: Sequence[str]) -> Memory:
     """The resident memory of the rank's process, and what torch's allocator has given out on its
     device, which the rank writes down at the end of an iteration."""
-    rows = b"".join(_COUNTER.findall(_end_of_profile(rank, log_dirs))[-1:])
+    profiles = (os.path.join(folder, f"profile_{rank.label}.csv") for folder in log_dirs)
+    last = next((one.last_values for one in map(read_run_metadata, profiles) if one.is_there), {})
     resident = _resident(rank)
-    return Memory(_number(_RSS, rows) if resident is None else resident, _number(_DEVICE, rows))
+    written = _bytes(last.get("memory.rss_bytes"))
+    return Memory(written if resident is None else resident,
+                  _bytes(last.get("memory.allocated_bytes")))  # fmt: skip
 
 
-def _number(pattern: re.Pattern[bytes], text: bytes) -> int | None:
-    found = pattern.search(text)
-    return int(found[1]) if found else None
+def _bytes(value: float | None) -> int | None:
+    return int(value) if value is not None and math.isfinite(value) else None
 
 
 def _resident(rank: Rank) -> int | None:
@@ -55,16 +52,3 @@ def _resident(rank: Rank) -> int | None:
             return int(file.read().split()[1]) * PAGE
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _end_of_profile(rank: Rank, log_dirs: Sequence[str]) -> bytes:
-    for folder in log_dirs:
-        try:
-            path = os.path.join(folder, f"profile_{rank.label}.csv")
-            with open(path, "rb", opener=open_without_waiting) as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - BYTES_READ))
-                return file.read(BYTES_READ)
-        except OSError:
-            continue
-    return b""

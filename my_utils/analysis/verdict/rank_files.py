@@ -8,7 +8,6 @@ lock.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from ... import _core
 from ...core.run_files.lost_rows import LOST_ROW, LostRows, lost_in_heartbeat, lost_in_row
-from ...core.run_files.row_metadata import metadata_pairs
+from ...core.run_files.run_metadata import Note, note_of
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.inputs import FileSet, Inputs
 
@@ -78,15 +77,6 @@ def place_of(text: str) -> int | None:
     """
     place = int(text) if text.isdecimal() and len(text) <= DIGITS_MAX else WORLD_SIZE_MAX
     return place if place < WORLD_SIZE_MAX else None
-
-
-@dataclass(frozen=True)
-class Note:
-    """A row about the run: name ("my_utils.sync") and its pairs, decoded; not to be changed."""
-
-    attempt: int
-    name: str
-    pairs: dict[str, str]
 
 
 @dataclass
@@ -156,7 +146,7 @@ def read_rank(file_set: FileSet) -> RankStages:
         result = _core.read_stages(parts)
     stages = _columns(result["columns"], result["count"])
     begin_ns, end_ns = _span(stages)
-    notes = [Note(attempt, *_name_and_pairs(text)) for attempt, _, _, text in result["notes"]]
+    notes = [note_of(attempt, text) for attempt, _, _, text in result["notes"]]
     lost, unreported = _lost(file_set, notes)
     metadata = RankMetadata(
         rank=file_set.rank,
@@ -246,12 +236,6 @@ def _columns(columns: dict[str, bytes], count: int) -> Columns:
         is_whole = len(data) == count * dtype.itemsize
         found[name] = np.ndarray(count, dtype, data, 0, None if is_whole else (0,))
     return found
-
-
-@functools.lru_cache(maxsize=256)  # ranks say the same of their run
-def _name_and_pairs(text: str) -> tuple[str, dict[str, str]]:
-    name, _, rest = text.partition(" ")
-    return name, metadata_pairs(rest)
 
 
 def _last_run(stages: Columns) -> tuple[Columns, int]:

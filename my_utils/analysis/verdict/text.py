@@ -166,8 +166,8 @@ def _foot(verdict: Verdict) -> Iterator[str]:
         more = len(verdict.gpu_errors) - GPU_ERRORS_SHOWN
         shown = "; ".join(verdict.gpu_errors[:GPU_ERRORS_SHOWN])
         yield shown + (f"; and {count_text(more, 'rank')} more" if more > 0 else "")
-    yield from verdict.losses
     if verdict.status != "not judged":
+        yield from verdict.losses
         parts = [f"not timed {_percent(verdict.untimed_share)}"]
         parts += [verdict.memory] if verdict.memory else []
         stopped = verdict.stopped

@@ -211,6 +211,27 @@ static char *header_with_room(size_t size) {
     return text;
 }
 
+/* Each part begins with copies of rows of the parts before it. */
+static void test_copies_of_notes_count_once(void) {
+    const char *text = HEADER "1,,h,0,my_utils.process,INSTANT,,\"attempt=1\"\n"
+                              "1,,h,0,my_utils.sync,INSTANT,,\"tid=7,repeated=1,stage=a\"\n"
+                              "1,,h,0,my_utils.sync,INSTANT,,\"tid=7,stage=b\"\n"
+                              "1,,h,0,my_utils.sync,INSTANT,,\"tid=7,repeated=1,stage=a\"\n"
+                              "1,,h,0,my_utils.sync,INSTANT,,\"tid=7,repeated=1,stage=b\"\n"
+                              "2,,h,0,my_utils.process,INSTANT,,\"attempt=2\"\n"
+                              "2,,h,0,my_utils.sync,INSTANT,,\"tid=7,repeated=1,stage=b\"\n";
+    struct mu_stage_table table;
+    struct mu_error err;
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    CHECK_INT(read_text(&table, text, &err), MU_OK);
+    if (CHECK_INT(table.run_rows.note_count, 3)) {
+        CHECK_STR(table.run_rows.notes[0].text, "my_utils.sync stage=a");
+        CHECK_STR(table.run_rows.notes[1].text, "my_utils.sync stage=b");
+        CHECK_INT(table.run_rows.notes[2].attempt, 2);
+    }
+    mu_stage_table_reset(&table);
+}
+
 /* Names and notes without end. */
 static void test_names_and_notes_are_bounded(void) {
     enum { ROWS = MU_RUN_NOTES_MAX + 5 };
@@ -268,6 +289,7 @@ int main(void) {
     test_gpu_times_and_tags();
     test_counters_and_rows_about_the_run();
     test_only_notes_are_taken();
+    test_copies_of_notes_count_once();
     test_names_and_notes_are_bounded();
     test_bounds();
     return check_report();

@@ -128,7 +128,7 @@ static void test_a_part_of_another_process_is_not_replaced(void) {
     CHECK_INT(take(&output, &err), MU_OK);
     CHECK_INT(mu_output_write(&output, "a\n", 2, &err), MU_OK);
     put("profile_rank_0.part0001.csv", "another's");
-    CHECK_INT(mu_output_rotate(&output, &err), MU_ERR_IO);
+    CHECK_INT(mu_output_rotate(&output, "", 0, &err), MU_ERR_IO);
     CHECK_INT(err.sys_errno, EEXIST);
     CHECK_INT(mu_output_write(&output, "b\n", 2, &err), MU_OK);
     CHECK(has("profile_rank_0.part0001.csv", "another's"));
@@ -151,12 +151,12 @@ static void test_a_rotation_that_finds_no_room_is_undone(void) {
     CHECK_INT(take(&output, &err), MU_OK);
     CHECK_INT(mu_output_write(&output, "a\n", 2, &err), MU_OK);
     limit_files(0);
-    CHECK_INT(mu_output_rotate(&output, &err), MU_ERR_IO);
+    CHECK_INT(mu_output_rotate(&output, "", 0, &err), MU_ERR_IO);
     limit_files(RLIM_INFINITY);
     CHECK_INT(mu_output_write(&output, "b\n", 2, &err), MU_OK);
     CHECK(has("profile_rank_0.csv", csv("a\nb\n")));
     CHECK(mu_output_is_in_place(&output));
-    CHECK_INT(mu_output_rotate(&output, &err), MU_OK);
+    CHECK_INT(mu_output_rotate(&output, "", 0, &err), MU_OK);
     CHECK(has("profile_rank_0.part0001.csv", csv("a\nb\n")));
     CHECK(has("profile_rank_0.csv", csv("")));
     end(&output);
@@ -197,7 +197,7 @@ static void check_that_a_taken_name_is_not_taken_back(bool refuses_flags) {
     CHECK_INT(mu_output_write(&output, "a\n", 2, &err), MU_OK);
     disk.refuses_flags = refuses_flags;
     disk.another_is_fast = true;
-    CHECK_INT(mu_output_rotate(&output, &err), MU_ERR_STATE);
+    CHECK_INT(mu_output_rotate(&output, "", 0, &err), MU_ERR_STATE);
     CHECK(disk.anothers_csv >= 0);
     CHECK(has("profile_rank_0.csv", "another's"));
     CHECK_INT(mu_output_write(&output, "b\n", 2, &err), MU_OK);
@@ -260,7 +260,7 @@ static void test_every_rotation_beside_one_that_takes_names_succeeds(void) {
     }
     for (int i = 0; i < ROTATIONS; i++) {
         CHECK_INT(mu_output_write(&output, "a\n", 2, &err), MU_OK);
-        if (!CHECK_INT(mu_output_rotate(&output, &err), MU_OK)) {
+        if (!CHECK_INT(mu_output_rotate(&output, "", 0, &err), MU_OK)) {
             fprintf(stderr, "%d: %s\n", i, err.message);
             break;
         }
@@ -278,7 +278,7 @@ static void test_a_rotation_without_the_flags_of_a_renaming(void) {
     CHECK_INT(take(&output, &err), MU_OK);
     CHECK_INT(mu_output_write(&output, "a\n", 2, &err), MU_OK);
     disk.refuses_flags = true;
-    CHECK_INT(mu_output_rotate(&output, &err), MU_OK);
+    CHECK_INT(mu_output_rotate(&output, "", 0, &err), MU_OK);
     disk.refuses_flags = false;
     CHECK(has("profile_rank_0.part0001.csv", csv("a\n")));
     CHECK(has("profile_rank_0.csv", csv("")));

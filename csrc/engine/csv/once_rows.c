@@ -1,0 +1,91 @@
+#include "csv/once_rows.h"
+
+#include <string.h>
+
+#include "base/event.h"
+#include "base/hash_table.h"
+
+static const char repeated[] = ",repeated=1";
+
+static bool is_named(const struct mu_csv_event_row *row, const char *name) {
+    return row->name_length == strlen(name) && memcmp(row->name, name, row->name_length) == 0;
+}
+
+static bool is_replaced(const struct mu_csv_event_row *row) {
+    return is_named(row, "my_utils.clock_sync") || is_named(row, "my_utils.run_end");
+}
+
+static bool is_once(const struct mu_csv_event_row *row) {
+    static const char *const names[] = {"my_utils.run", "my_utils.sync", "my_utils.workload",
+                                        "my_utils.bucket", "my_utils.group"};
+    bool found = is_replaced(row);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        found = found || is_named(row, names[i]);
+    }
+    return found && row->type == MU_EVENT_INSTANT;
+}
+
+static uint64_t hash_of(const struct mu_csv_event_row *row) {
+    uint64_t name = mu_hash_bytes(row->name, row->name_length);
+    return is_replaced(row)
+               ? name
+               : name ^ mu_hash_u64(mu_hash_bytes(row->metadata, row->metadata_length));
+}
+
+/* Whether there is such a row already. One that a later row replaces is removed. */
+static bool is_kept(struct mu_once_rows *once, uint64_t hash, bool replaced) {
+    size_t at = 0;
+    for (uint32_t i = 0; i < once->count; i++) {
+        size_t next = at + once->rows[i].bytes;
+        if (once->rows[i].hash != hash) {
+            at = next;
+            continue;
+        }
+        if (replaced) {
+            memmove(once->writer.buffer + at, once->writer.buffer + next,
+                    once->writer.length - next);
+            once->writer.length -= next - at;
+            memmove(&once->rows[i], &once->rows[i + 1],
+                    (once->count - i - 1) * sizeof(once->rows[0]));
+            once->count--;
+        }
+        return !replaced;
+    }
+    return false;
+}
+
+void mu_once_rows_add(struct mu_once_rows *once, const struct mu_csv_writer *writer,
+                      const struct mu_csv_event_row *row) {
+    char track[MU_CSV_TRACK_MAX + sizeof(repeated)];
+    if (!is_once(row)) {
+        return;
+    }
+    uint64_t hash = hash_of(row);
+    if (is_kept(once, hash, is_replaced(row)) || once->count == MU_ONCE_ROWS_MAX) {
+        return;
+    }
+    if (once->writer.allocated == 0) {
+        mu_csv_writer_init(&once->writer);
+    }
+    memcpy(once->writer.machine, writer->machine, sizeof(writer->machine));
+    once->writer.machine_length = writer->machine_length;
+    memcpy(track, row->track, row->track_length);
+    memcpy(track + row->track_length, repeated, sizeof(repeated));
+    struct mu_csv_event_row copy = *row;
+    copy.track = track;
+    copy.track_length += sizeof(repeated) - 1;
+    size_t before = once->writer.length;
+    mu_csv_write_event(&once->writer, &copy);
+    if (once->writer.failed || once->writer.length > MU_ONCE_BYTES_MAX) {
+        once->writer.failed = 0;
+        once->writer.length = before;
+        return;
+    }
+    once->rows[once->count++] =
+        (struct mu_once_row){.hash = hash, .bytes = (uint32_t)(once->writer.length - before)};
+}
+
+void mu_once_rows_free(struct mu_once_rows *once) {
+    mu_csv_writer_free(&once->writer);
+    once->count = 0;
+}
