@@ -357,7 +357,7 @@ def _add_unreported(file_set: FileSet, summary: Summary) -> None:
     rows = ((attempt, text.partition(" ")) for attempt, _, _, text in notes)
     said = (lost_in_row(attempt, metadata_pairs(rest)) for attempt, (name, _, rest) in rows
             if name == LOST_ROW)  # fmt: skip
-    missing = sum(one.count for one in lost_in_heartbeat(path, filter(None, said)))
+    missing = sum(one.rows for one in lost_in_heartbeat(path, filter(None, said)))
     if missing:
         text = "the process lost a record, which is in no row"
         summary.notes.append(Note("dropped", True, missing, str(path), 0, text))

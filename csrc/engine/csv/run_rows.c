@@ -143,6 +143,10 @@ int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name,
                      const struct mu_metadata *metadata, int64_t at_ns, int64_t attempt,
                      struct mu_error *err) {
     struct mu_span pairs = metadata->user;
+    while (pairs.length > 0 && pairs.text[0] == ',') { /* behind a pair of ours */
+        pairs.text++;
+        pairs.length--;
+    }
     bool of_a_step =
         mu_span_equals(name, "my_utils.ready") || mu_span_equals(name, "my_utils.ready_gpu");
     if (rows->note_count >= (of_a_step ? MU_RUN_NOTES_MAX : 2 * MU_RUN_NOTES_MAX)) {

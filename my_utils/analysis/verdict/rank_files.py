@@ -178,7 +178,7 @@ def _lost(file_set: FileSet, notes: Iterable[Note]) -> tuple[list[LostRows], int
     lost = [one for one in said if one is not None]
     path = file_set.heartbeat()
     unreported = [] if path is None else lost_in_heartbeat(path, lost)
-    return lost + unreported, sum(one.count for one in unreported)
+    return lost + unreported, sum(one.rows for one in unreported)
 
 
 def last_run(rank: RankStages) -> RankStages:

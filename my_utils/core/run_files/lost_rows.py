@@ -22,7 +22,7 @@ class LostRows(NamedTuple):
     """first, last: the steps of the rows; None where they are of no step, or not known."""
 
     attempt: int
-    count: int
+    rows: int
     first: int | None = None
     last: int | None = None
 
@@ -50,7 +50,7 @@ def lost_in_heartbeat(path: str | os.PathLike[str], reported: Iterable[LostRows]
         beat = read_heartbeat(data)
     except ValueError:  # of another program, or damaged
         return []
-    known = sum(one.count for one in reported if one.attempt == beat.attempt)
+    known = sum(one.rows for one in reported if one.attempt == beat.attempt)
     missing = beat.lost_rows - known
     if missing <= 0:
         return []

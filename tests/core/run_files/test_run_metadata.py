@@ -183,3 +183,11 @@ def test_each_part_is_read_alone_by_the_original_converter(tmp_path: Path) -> No
         copies = [row for row in rows if "repeated" in row.metadata and row.kind == "INSTANT"]
         sizes.append(len(copies))
     assert max(sizes) <= 8
+
+
+def test_copies_are_left_out_where_all_parts_are_read(tmp_path: Path) -> None:
+    record(tmp_path, PROGRAM + END, keep=1 << 30)
+    seen: list[str] = []
+    load_run(tmp_path / "logs", on_rank=lambda rank: seen.extend(one.name for one in rank.notes))
+    names = Counter(name.removeprefix("my_utils.") for name in seen)
+    assert names == {"run": 1, "workload": 1, "sync": 1, "bucket": 1, "run_end": 1, "group": 2}
