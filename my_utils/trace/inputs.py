@@ -29,6 +29,7 @@ JOURNAL_NAME = re.compile(r"rank_(\d+)(?:\.w(\d+))?\..*\.journal(?:-ref)?$")
 RANKS_SHOWN = 8
 HEAD_MAX = 1 << 20  # bytes of a pipe in which its first good row must be
 TRACE_SUFFIXES = (".pftrace", ".perfetto-trace", ".json", ".pftrace.gz", ".json.gz")
+DOUBTFUL = b",my_utils.doubtful,INSTANT,"  # a row that says so of those recovered with it
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
 FileId = tuple[int, int]  # device and inode
@@ -368,6 +369,11 @@ class Inputs:
         target = self._set(parent, rank if self._rank is None else self._rank, worker)
         if rows:
             target.parts.append(Part(f"{path} (recovered rows)", rows=rows))
+        if DOUBTFUL in rows:
+            self.errors.append(
+                f"{path}: of another boot, or with parts of several moments, as after a power "
+                "loss; the rows that only it holds have doubtful=1"
+            )
 
     def _add_file_of_journal(self, csv: Path, csv_bytes: int) -> None:
         file = _file_id(csv)

@@ -2,71 +2,119 @@
  * the one of this process. */
 #include "core/args.h"
 #include "core/state.h"
+#include "journal/csv_parts.h"
 #include "journal/journal_reader.h"
+#include "journal/recovery.h"
 #include "stages/recorder.h"
 #include "stages/recorder_state.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* --- recover_rows -------------------------------------------------------------------------- */
 
 enum { CSV_PATH_BYTES = 4096 + 2048 };
 
-struct recovery {
+struct recovered {
     char csv_path[CSV_PATH_BYTES]; /* empty when there is no such file */
-    uint64_t csv_bytes;
-    struct mu_csv_writer writer;
+    uint64_t csv_bytes;            /* of it, those that come before the rows */
+    struct mu_recovery recovery;
 };
 
-static int measure_csv(const struct mu_journal_image *image, const char *journal_path,
-                       struct recovery *recovery, struct mu_error *err) {
-    mu_journal_image_csv_path(image, journal_path, recovery->csv_path, CSV_PATH_BYTES);
-    recovery->csv_bytes = 0;
-    int fd = recovery->csv_path[0] == '\0'
-                 ? -1
-                 : open(recovery->csv_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0 && recovery->csv_path[0] != '\0' && errno != ENOENT && errno != ENOTDIR) {
-        return mu_error_sys(err, "open", recovery->csv_path);
+static int open_csv(const struct mu_journal_image *image, const char *journal_path,
+                    struct recovered *recovered, int *fd, struct mu_error *err) {
+    char *path = recovered->csv_path;
+    mu_journal_image_csv_path(image, journal_path, path, CSV_PATH_BYTES);
+    *fd = path[0] == '\0' ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0 && path[0] != '\0' && errno != ENOENT && errno != ENOTDIR) {
+        return mu_error_sys(err, "open", path);
     }
-    if (fd < 0) {
-        recovery->csv_path[0] = '\0';
-        return MU_OK;
-    }
-    int code = mu_journal_image_csv_prefix(image, fd, &recovery->csv_bytes, err);
-    close(fd);
-    return code;
+    return MU_OK;
 }
 
-static int recover(const char *path, struct recovery *recovery, struct mu_error *err) {
+/* The process goes on writing: what was in the CSV when its journal was read, and the rest. */
+static int recover_from_living(const char *path, struct recovered *recovered,
+                               struct mu_error *err) {
     struct mu_journal_image image;
-    struct mu_recovered recovered;
-    int code = mu_journal_image_read(&image, path, err);
+    struct mu_recovered rows;
+    int fd = -1, code = mu_journal_image_read(&image, path, err);
     if (code != MU_OK) {
         return code;
     }
-    code = measure_csv(&image, path, recovery, err);
+    code = open_csv(&image, path, recovered, &fd, err);
+    if (code == MU_OK && fd >= 0) {
+        code = mu_journal_image_csv_prefix(&image, fd, &recovered->csv_bytes, err);
+    }
+    if (fd < 0) {
+        recovered->csv_path[0] = '\0';
+    } else {
+        close(fd);
+    }
     if (code == MU_OK) {
-        code = mu_journal_image_rows(&image, &recovery->writer, &recovered, err);
+        code = mu_journal_image_rows(&image, &recovered->recovery.writer, &rows, err);
     }
     mu_journal_image_close(&image);
     return code;
 }
 
-static PyObject *recovery_as_tuple(const struct recovery *recovery) {
+/* All whole rows of the CSV, and those that only the journal has. */
+static int recover_from_dead(const char *path, struct recovered *recovered, struct mu_error *err) {
+    struct mu_journal_image image;
+    struct stat status;
+    int fd = -1, code = mu_journal_image_read_dead(&image, path, NULL, err);
+    if (code != MU_OK) {
+        return code;
+    }
+    code = open_csv(&image, path, recovered, &fd, err);
+    if (code == MU_OK && fd >= 0) {
+        code = fstat(fd, &status) != 0
+                   ? mu_error_sys(err, "stat", recovered->csv_path)
+                   : mu_csv_whole_bytes(fd, (uint64_t)status.st_size, &recovered->csv_bytes, err);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (code == MU_OK) {
+        char directory[CSV_PATH_BYTES], stem[MU_CSV_STEM_BYTES];
+        mu_journal_image_csv_stem(&image, stem);
+        snprintf(directory, sizeof(directory), "%s", recovered->csv_path);
+        char *slash = strrchr(directory, '/');
+        if (slash == NULL) {
+            snprintf(directory, sizeof(directory), ".");
+        } else {
+            slash[slash == directory] = '\0';
+        }
+        code = mu_journal_recover(&image, directory, stem, &recovered->recovery, err);
+    }
+    if (fd < 0) {
+        recovered->csv_path[0] = '\0';
+    }
+    mu_journal_image_close(&image);
+    return code;
+}
+
+static int recover(const char *path, struct recovered *recovered, struct mu_error *err) {
+    return mu_journal_is_held(path) ? recover_from_living(path, recovered, err)
+                                    : recover_from_dead(path, recovered, err);
+}
+
+static PyObject *recovery_as_tuple(const struct recovered *recovered) {
+    const struct mu_csv_writer *writer = &recovered->recovery.writer;
     PyObject *path = Py_NewRef(Py_None);
-    if (recovery->csv_path[0] != '\0') {
-        Py_SETREF(path, PyUnicode_DecodeFSDefault(recovery->csv_path));
+    if (recovered->csv_path[0] != '\0') {
+        Py_SETREF(path, PyUnicode_DecodeFSDefault(recovered->csv_path));
     }
     if (path == NULL) {
         return NULL;
     }
-    const char *rows = recovery->writer.buffer == NULL ? "" : recovery->writer.buffer;
-    return Py_BuildValue("(NKy#)", path, (unsigned long long)recovery->csv_bytes, rows,
-                         (Py_ssize_t)recovery->writer.length);
+    const char *rows = writer->buffer == NULL ? "" : writer->buffer;
+    return Py_BuildValue("(NKy#)", path, (unsigned long long)recovered->csv_bytes, rows,
+                         (Py_ssize_t)writer->length);
 }
 
 static PyObject *recover_rows(PyObject *Py_UNUSED(module), PyObject *argument) {
@@ -74,21 +122,21 @@ static PyObject *recover_rows(PyObject *Py_UNUSED(module), PyObject *argument) {
     if (mu_py_path(argument, "journal_path", &path) < 0) {
         return NULL;
     }
-    struct recovery *recovery = PyMem_RawMalloc(sizeof(*recovery));
-    if (recovery == NULL) {
+    struct recovered *recovered = PyMem_RawCalloc(1, sizeof(*recovered));
+    if (recovered == NULL) {
         Py_DECREF(path);
         return PyErr_NoMemory();
     }
     struct mu_error err = {0};
     int code;
-    mu_csv_writer_init(&recovery->writer);
+    mu_csv_writer_init(&recovered->recovery.writer);
     Py_BEGIN_ALLOW_THREADS;
-    code = recover(PyBytes_AS_STRING(path), recovery, &err);
+    code = recover(PyBytes_AS_STRING(path), recovered, &err);
     Py_END_ALLOW_THREADS;
     Py_DECREF(path);
-    PyObject *result = code == MU_OK ? recovery_as_tuple(recovery) : mu_py_raise(&err);
-    mu_csv_writer_free(&recovery->writer);
-    PyMem_RawFree(recovery);
+    PyObject *result = code == MU_OK ? recovery_as_tuple(recovered) : mu_py_raise(&err);
+    mu_recovery_free(&recovered->recovery);
+    PyMem_RawFree(recovered);
     return result;
 }
 

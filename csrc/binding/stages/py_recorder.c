@@ -445,14 +445,18 @@ static PyObject *path_object(const char *path) {
 }
 
 static PyObject *report_object(const struct mu_open_report *report) {
-    return Py_BuildValue("{s:N,s:N,s:N,s:s,s:i,s:I,s:K,s:K,s:K,s:N}", "csv_path",
+    return Py_BuildValue("{s:N,s:N,s:N,s:s,s:i,s:I,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "csv_path",
                          path_object(report->csv_path), "journal_path",
                          path_object(report->journal_path), "journal_error",
                          mu_py_message(report->journal_error.message), "label", report->label,
                          "worker", report->worker, "attempt", report->attempt, "adopted_journals",
                          (unsigned long long)report->adopted_journals, "adopted_rows",
                          (unsigned long long)report->adopted_rows, "foreign_journals",
-                         (unsigned long long)report->foreign_journals, "foreign_csv",
+                         (unsigned long long)report->foreign_journals, "unreadable_journals",
+                         (unsigned long long)report->unreadable_journals, "doubtful_journals",
+                         (unsigned long long)report->doubtful_journals, "doubtful_rows",
+                         (unsigned long long)report->doubtful_rows, "unproven_records",
+                         (unsigned long long)report->unproven_records, "foreign_csv",
                          PyBool_FromLong(report->foreign_csv));
 }
 

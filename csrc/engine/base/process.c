@@ -31,3 +31,15 @@ bool mu_process_lives(int32_t pid, uint64_t start) {
     uint64_t now = mu_process_start(pid);
     return now == 0 || start == 0 || now == start;
 }
+
+void mu_boot_id(char out[MU_BOOT_ID_BYTES]) {
+    out[0] = '\0';
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file != NULL) {
+        if (fgets(out, MU_BOOT_ID_BYTES, file) == NULL) {
+            out[0] = '\0';
+        }
+        fclose(file);
+    }
+    out[strcspn(out, "\n")] = '\0';
+}

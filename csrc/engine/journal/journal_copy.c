@@ -337,9 +337,26 @@ MU_MUST_CHECK static int allocate_copy(struct copy *copy, struct mu_error *err) 
     return MU_OK;
 }
 
-/* Closes the file. */
+/* The file in one piece. */
+MU_MUST_CHECK static int read_whole_image(struct copy *copy, struct mu_journal_image *image,
+                                          struct mu_error *err) {
+    int code = read_header(copy, err);
+    if (code != MU_OK) {
+        return code;
+    }
+    copy->size = copy->file_bytes < MU_JOURNAL_BYTES ? copy->file_bytes : MU_JOURNAL_BYTES;
+    uint8_t *grown = realloc(copy->bytes, copy->size);
+    if (grown == NULL) {
+        return mu_error_no_memory(err, "journal");
+    }
+    copy->bytes = grown;
+    code = read_at(copy, copy->bytes, 0, copy->size, err);
+    return code == MU_OK ? mu_journal_image_open(image, copy->bytes, copy->size, err) : code;
+}
+
+/* Closes the file. `whole`: of a process that has ended. */
 MU_MUST_CHECK static int read_file(struct mu_journal_image *image, int fd, const char *path,
-                                   struct mu_error *err) {
+                                   bool whole, struct mu_error *err) {
     struct copy copy = {.fd = fd, .path = path};
     struct stat status;
     memset(image, 0, sizeof(*image));
@@ -356,7 +373,7 @@ MU_MUST_CHECK static int read_file(struct mu_journal_image *image, int fd, const
         code = allocate_copy(&copy, err);
     }
     if (code == MU_OK) {
-        code = read_image(&copy, image, err);
+        code = whole ? read_whole_image(&copy, image, err) : read_image(&copy, image, err);
     }
     close(copy.fd);
     free(copy.nodes);
@@ -367,17 +384,27 @@ MU_MUST_CHECK static int read_file(struct mu_journal_image *image, int fd, const
         return code;
     }
     image->owned = copy.bytes;
-    image->later_heads = copy.positions;
+    if (whole) {
+        free(copy.positions);
+    } else {
+        image->later_heads = copy.positions;
+    }
     return MU_OK;
 }
 
 int mu_journal_image_read(struct mu_journal_image *image, const char *path, struct mu_error *err) {
-    return read_file(image, open_file(path), path, err);
+    return read_file(image, open_file(path), path, false, err);
 }
 
 int mu_journal_image_read_own(struct mu_journal_image *image, const char *path, uid_t user,
                               struct mu_error *err) {
-    return read_file(image, mu_open_own(path, O_RDONLY, 0, user), path, err);
+    return read_file(image, mu_open_own(path, O_RDONLY, 0, user), path, false, err);
+}
+
+int mu_journal_image_read_dead(struct mu_journal_image *image, const char *path, const uid_t *user,
+                               struct mu_error *err) {
+    int fd = user == NULL ? open_file(path) : mu_open_own(path, O_RDONLY, 0, *user);
+    return read_file(image, fd, path, true, err);
 }
 
 /* Where nothing is locked: whether the process of the journal lives on this machine. */

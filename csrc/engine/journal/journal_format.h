@@ -12,9 +12,11 @@
 #define MU_JOURNAL_FORMAT_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/clock.h"
+#include "base/hash_table.h"
 
 #define MU_JOURNAL_MAGIC "MUJRNL\r\n"
 
@@ -182,10 +184,10 @@ struct mu_record {
     uint64_t node;
     uint64_t parent;
     int64_t step;
-    uint64_t start; /* ticks; of an event, when it was recorded */
-    uint64_t end;   /* ticks; of an event, see MU_RECORD_REAL_TIME */
-    uint32_t span;  /* GPU time span, 0 none */
-    uint32_t reserved;
+    uint64_t start;       /* ticks; of an event, when it was recorded */
+    uint64_t end;         /* ticks; of an event, see MU_RECORD_REAL_TIME */
+    uint32_t span;        /* GPU time span, 0 none */
+    uint32_t check;       /* of a payload: mu_payload_check; of a record without one, anything */
     uint64_t duration_ns; /* of a stage, as in its aggregate; 0 in journals of the first release */
 };
 
@@ -193,6 +195,14 @@ struct mu_record_payload {
     uint32_t name_bytes;
     uint32_t metadata_bytes;
 };
+
+/* After a power loss the pages of a payload may be of different ages. 0 in journals of the first
+ * releases. */
+static inline uint32_t mu_payload_check(const char *name, size_t name_bytes, const char *metadata,
+                                        size_t metadata_bytes) {
+    uint64_t hash = mu_hash_u64(mu_hash_bytes(name, name_bytes) ^ metadata_bytes);
+    return mu_hash_fold(mu_hash_u64(hash ^ mu_hash_bytes(metadata, metadata_bytes))) | 1;
+}
 
 enum { MU_DEPTH_UNKEPT = 255 };
 

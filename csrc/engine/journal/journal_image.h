@@ -22,4 +22,8 @@ mu_journal_image_chunk(const struct mu_journal_image *image, uint32_t index) {
 const struct mu_chunk_commit *mu_journal_chunk_commit(const struct mu_journal_image *image,
                                                       const struct mu_chunk_header *chunk);
 
+/* Sets the machine_id column for the rows of the image. */
+void mu_journal_image_set_machine(const struct mu_journal_image *image,
+                                  struct mu_csv_writer *writer);
+
 #endif

@@ -84,6 +84,7 @@ int mu_journal_image_open(struct mu_journal_image *image, const uint8_t *bytes, 
     uint32_t chunks = atomic_load_explicit(&header->chunk_count, memory_order_acquire);
     chunks = chunks < MU_CHUNKS_MAX ? chunks : MU_CHUNKS_MAX;
     size_t whole = (size - MU_CHUNKS_OFFSET) / MU_CHUNK_BYTES;
+    image->whole_chunks = whole < MU_CHUNKS_MAX ? (uint32_t)whole : MU_CHUNKS_MAX;
     image->chunk_count = chunks < whole ? chunks : (uint32_t)whole;
     image->missing_chunks = chunks - image->chunk_count;
     choose_commit(image);
@@ -212,6 +213,16 @@ static void write_drops(const struct mu_journal_image *image, struct mu_csv_writ
     mu_rows_write_drops(writer, real, image->header->pid, dropped + 1 - reported, reason);
 }
 
+void mu_journal_image_set_machine(const struct mu_journal_image *image,
+                                  struct mu_csv_writer *writer) {
+    const struct mu_journal_header *header = image->header;
+    char machine[sizeof(header->machine) + 1] = "";
+    _Static_assert(sizeof(header->machine) == sizeof(header->host), "either fits");
+    memcpy(machine, header->machine[0] != '\0' ? header->machine : header->host,
+           sizeof(header->machine));
+    mu_csv_writer_set_machine(writer, machine);
+}
+
 int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *writer,
                           struct mu_recovered *recovered, struct mu_error *err) {
     memset(recovered, 0, sizeof(*recovered));
@@ -227,12 +238,7 @@ int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *
         code = mu_error_no_memory(err, "recovery");
         goto done;
     }
-    const struct mu_journal_header *header = image->header;
-    char machine[sizeof(header->machine) + 1] = "";
-    _Static_assert(sizeof(header->machine) == sizeof(header->host), "either fits");
-    memcpy(machine, header->machine[0] != '\0' ? header->machine : header->host,
-           sizeof(header->machine));
-    mu_csv_writer_set_machine(writer, machine);
+    mu_journal_image_set_machine(image, writer);
     mu_rows_init(rows);
     for (uint32_t i = 0; i < image->chunk_count; i++) {
         view_chunk(image, i, &views[i], recovered);

@@ -29,6 +29,7 @@ struct mu_journal_image {
     const struct mu_journal_header *header;
     struct mu_strings strings;
     uint32_t chunk_count;
+    uint32_t whole_chunks;   /* that the bytes hold, also those that were never used */
     uint32_t missing_chunks; /* that the header counts but the truncated file does not have */
     struct mu_timeline timeline;
     /* The valid commit; all 0 before the first. */
@@ -54,6 +55,11 @@ MU_MUST_CHECK int mu_journal_image_read(struct mu_journal_image *image, const ch
 /* The same for a file that belongs to `user` and is not a link; MU_ERR_IO for any other. */
 MU_MUST_CHECK int mu_journal_image_read_own(struct mu_journal_image *image, const char *path,
                                             uid_t user, struct mu_error *err);
+
+/* The same for the journal of a process that has ended: reads the whole file. `user` as above, NULL
+ * for a file of anybody. */
+MU_MUST_CHECK int mu_journal_image_read_dead(struct mu_journal_image *image, const char *path,
+                                             const uid_t *user, struct mu_error *err);
 
 void mu_journal_image_close(struct mu_journal_image *image);
 
@@ -83,23 +89,20 @@ MU_MUST_CHECK int mu_journal_image_rows(struct mu_journal_image *image,
                                         struct mu_csv_writer *writer,
                                         struct mu_recovered *recovered, struct mu_error *err);
 
+enum { MU_CSV_STEM_BYTES = 129 };
+
+/* The name of the process's CSV without its suffix; empty when it is none. */
+void mu_journal_image_csv_stem(const struct mu_journal_image *image, char stem[MU_CSV_STEM_BYTES]);
+
 /* The CSV file of the image's commit: beside the journal when it exists there, otherwise in the
  * directory that the journal names. */
 void mu_journal_image_csv_path(const struct mu_journal_image *image, const char *journal_path,
                                char *path, size_t size);
 
-/* How many bytes of that CSV stay before the rows of the image: those that the commit counts,
- * because the journal has the rest. All bytes stay when the commit does not fit the file, or when
- * another process has written to it since. */
+/* How many bytes of that CSV were there when the image of a living process was read: those that the
+ * commit counts. All bytes when the commit does not fit the file. */
 MU_MUST_CHECK int mu_journal_image_csv_prefix(const struct mu_journal_image *image, int csv_fd,
                                               uint64_t *bytes, struct mu_error *err);
-
-/* Says in the file of a dead process that the rows of its image follow after `csv_bytes` of part
- * `csv_part`. So whoever appends them may be killed in the middle, and the next one finds what to
- * cut off. Without a commit nothing is changed. */
-MU_MUST_CHECK int mu_journal_move_commit(const char *path, uid_t user,
-                                         const struct mu_journal_image *image, uint64_t csv_part,
-                                         uint64_t csv_bytes, struct mu_error *err);
 
 /* Records that were lost because a ring was full. */
 uint64_t mu_journal_image_dropped(const struct mu_journal_image *image);

@@ -45,8 +45,12 @@ const char *mu_strings_get(const struct mu_strings *strings, uint32_t index, siz
         entry->length > strings->blob_bytes - entry->offset) {
         return NULL;
     }
+    const char *text = strings->blob + entry->offset;
+    if (strings->may_lack_bytes && memchr(text, '\0', entry->length) != NULL) {
+        return NULL;
+    }
     *length = entry->length;
-    return strings->blob + entry->offset;
+    return text;
 }
 
 static const struct mu_record *record_at(const struct mu_buffer_view *view, uint64_t position) {

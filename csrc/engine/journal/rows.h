@@ -26,6 +26,9 @@ struct mu_strings {
      * added during the read. */
     const _Atomic uint32_t *count;
     uint32_t blob_bytes;
+    /* Bytes of the blob may be missing: they are 0 then, for each is written once. A string that
+     * has such a byte is not known. */
+    bool may_lack_bytes;
 };
 
 /* NULL when there is no such string. In a living process `index` was read with acquire. */

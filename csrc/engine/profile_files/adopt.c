@@ -12,6 +12,7 @@
 
 #include "base/own_files.h"
 #include "journal/journal_reader.h"
+#include "journal/recovery.h"
 #include "profile_files/placement.h"
 
 static bool ends_with(const char *name, const char *suffix) {
@@ -84,36 +85,6 @@ static bool leads_nowhere(const struct pointer *pointer) {
            access(pointer->path, F_OK) != 0 && errno == ENOENT;
 }
 
-/* Cuts the CSV to the bytes that the commit counts, when the commit is about the current part and
- * nobody has written after it. */
-MU_MUST_CHECK static int cut_to_commit(struct mu_output *output,
-                                       const struct mu_journal_image *image, struct mu_error *err) {
-    uint64_t prefix;
-    if (image->csv_part < output->part) {
-        return MU_OK; /* a lower number of parts here means that the oldest were removed */
-    }
-    int code = mu_journal_image_csv_prefix(image, output->fd, &prefix, err);
-    if (code != MU_OK || prefix >= output->csv_bytes) {
-        return code;
-    }
-    if (ftruncate(output->fd, (off_t)prefix) != 0) {
-        return mu_error_sys(err, "cut", output->csv_path);
-    }
-    output->csv_bytes = prefix;
-    return MU_OK;
-}
-
-/* Lets the journal say where its rows are about to be written, when that is not where its process
- * would have written them: in another part, or after the rows of another process. */
-MU_MUST_CHECK static int say_where(const struct mu_output *output, const struct dead_journal *dead,
-                                   const struct mu_journal_image *image, struct mu_error *err) {
-    if (image->csv_part == output->part && image->csv_bytes == output->csv_bytes) {
-        return MU_OK;
-    }
-    return mu_journal_move_commit(dead->path, dead->user, image, output->part, output->csv_bytes,
-                                  err);
-}
-
 /* One that cannot be removed is emptied: its rows are in the CSV, and the next process would write
  * them once more. */
 static void remove_adopted(const struct dead_journal *dead) {
@@ -138,64 +109,92 @@ static uid_t own_user_beside(const char *path) {
     return mu_own_user(directory);
 }
 
+/* A journal that cannot be read, or holds records that nothing proves, is renamed and never
+ * deleted.
+ */
+static bool set_aside(const struct dead_journal *dead) {
+    char aside[MU_PATH_BYTES + 16];
+    snprintf(aside, sizeof(aside), "%s.unreadable", dead->path);
+    return rename(dead->path, aside) == 0;
+}
+
+static void count_adopted(const struct mu_recovery *recovery, struct mu_adopted *adopted) {
+    adopted->journals++;
+    adopted->rows += recovery->rows;
+    if (recovery->doubtful) {
+        adopted->doubtful++;
+        adopted->doubtful_rows += recovery->rows;
+        adopted->unproven += recovery->unproven;
+    }
+    if (recovery->last_attempt > adopted->last_attempt) {
+        adopted->last_attempt = recovery->last_attempt;
+    }
+}
+
 MU_MUST_CHECK static int adopt_one(struct mu_output *output, const struct dead_journal *dead,
                                    struct mu_adopted *adopted, struct mu_error *err) {
     struct mu_journal_image image;
-    int code = mu_journal_image_read_own(&image, dead->path, dead->user, err);
+    struct mu_recovery recovery;
+    int code = mu_journal_image_read_dead(&image, dead->path, &dead->user, err);
     if (code != MU_OK) {
         return code;
     }
-    struct mu_csv_writer writer;
-    struct mu_recovered recovered;
-    mu_csv_writer_init(&writer);
-    code = cut_to_commit(output, &image, err);
-    if (code == MU_OK) {
-        code = mu_journal_image_rows(&image, &writer, &recovered, err);
-    }
-    if (code == MU_OK) {
-        code = say_where(output, dead, &image, err);
-    }
+    code = mu_journal_recover(&image, output->directory, output->stem, &recovery, err);
     if (code == MU_OK) {
         mu_journal_remove_left(&image, dead->path, own_user_beside);
+        code = mu_output_write(output, recovery.writer.buffer, recovery.writer.length, err);
     }
     if (code == MU_OK) {
-        code = mu_output_write(output, writer.buffer, writer.length, err);
-    }
-    if (code == MU_OK) {
-        adopted->journals++;
-        adopted->rows += recovered.rows;
-        if (image.header->attempt > adopted->last_attempt) {
-            adopted->last_attempt = image.header->attempt;
+        count_adopted(&recovery, adopted);
+        if (recovery.unproven == 0 || !set_aside(dead)) {
+            remove_adopted(dead);
         }
-        remove_adopted(dead);
     }
-    mu_csv_writer_free(&writer);
+    mu_recovery_free(&recovery);
     mu_journal_image_close(&image);
     return code;
 }
 
-/* A process that is killed while it makes its journal leaves a file without a header. */
+/* Whether `bytes` of the file from `offset` on are zeros, as far as there are so many. */
+static bool is_zero(int fd, off_t offset, size_t bytes) {
+    char block[4096];
+    while (bytes > 0) {
+        ssize_t got = pread(fd, block, bytes < sizeof(block) ? bytes : sizeof(block), offset);
+        if (got <= 0) {
+            return got == 0;
+        }
+        for (ssize_t i = 0; i < got; i++) {
+            if (block[i] != '\0') {
+                return false;
+            }
+        }
+        offset += got;
+        bytes -= (size_t)got;
+    }
+    return true;
+}
+
+/* A process that is killed while it makes its journal leaves a file without a header, or with one
+ * that lacks its first bytes. After a power loss the whole first page may be missing, and pages
+ * with records be there. */
 static bool never_began(const char *path) {
-    static const char nothing[sizeof(((struct mu_journal_header *)NULL)->magic)];
-    char magic[sizeof(nothing)];
+    enum { MAGIC = sizeof(((struct mu_journal_header *)NULL)->magic), PAGE = 4096 };
     int fd = mu_open_regular(path, O_RDONLY, 0);
     if (fd < 0) {
         return false;
     }
-    ssize_t got = pread(fd, magic, sizeof(magic), 0);
+    bool never = is_zero(fd, 0, MAGIC) &&
+                 (!is_zero(fd, MAGIC, PAGE - MAGIC) || is_zero(fd, PAGE, MU_JOURNAL_BYTES - PAGE));
     close(fd);
-    return got == 0 ||
-           (got == (ssize_t)sizeof(magic) && memcmp(magic, nothing, sizeof(magic)) == 0);
+    return never;
 }
 
-/* A journal that cannot be read is renamed and never deleted, unless it was always empty or goes on
- * in another file. What led to it leads nowhere then. */
-static void put_aside(const struct dead_journal *dead) {
-    char aside[MU_PATH_BYTES + 16];
-    snprintf(aside, sizeof(aside), "%s.unreadable", dead->path);
+/* Unless it was always empty or goes on in another file. What led to it leads nowhere then. */
+static void put_aside(const struct dead_journal *dead, struct mu_adopted *adopted) {
     bool empty = never_began(dead->path) || mu_journal_has_moved(dead->path);
-    int rc = empty ? unlink(dead->path) : rename(dead->path, aside);
-    if (rc == 0 && dead->pointer[0] != '\0') {
+    bool gone = empty ? unlink(dead->path) == 0 : set_aside(dead);
+    adopted->unreadable += gone && !empty;
+    if (gone && dead->pointer[0] != '\0') {
         unlink(dead->pointer);
     }
 }
@@ -253,11 +252,11 @@ static bool is_dead_journal(const struct mu_output *output, const char *label, c
 }
 
 MU_MUST_CHECK static int add_journal(struct dead_journals *journals, struct dead_journal *found,
-                                     struct mu_error *err) {
+                                     struct mu_adopted *adopted, struct mu_error *err) {
     struct mu_journal_image image;
     int code = mu_journal_image_read_own(&image, found->path, found->user, err);
     if (code == MU_ERR_FORMAT || code == MU_ERR_VERSION) {
-        put_aside(found);
+        put_aside(found, adopted);
         return MU_OK;
     }
     if (code != MU_OK) {
@@ -276,14 +275,13 @@ MU_MUST_CHECK static int add_journal(struct dead_journals *journals, struct dead
     return MU_OK;
 }
 
-/* Journals whose commits end furthest in the CSV come first. Their rows are cut off and written
- * again before rows of older processes are appended. */
+/* In the order of their processes. */
 static int compare_journals(const void *a, const void *b) {
     const struct dead_journal *left = a, *right = b;
     if (left->csv_part != right->csv_part) {
-        return left->csv_part > right->csv_part ? -1 : 1;
+        return left->csv_part < right->csv_part ? -1 : 1;
     }
-    return (left->csv_bytes < right->csv_bytes) - (left->csv_bytes > right->csv_bytes);
+    return (left->csv_bytes > right->csv_bytes) - (left->csv_bytes < right->csv_bytes);
 }
 
 MU_MUST_CHECK static int find_journals(const struct mu_output *output, const char *label,
@@ -297,7 +295,7 @@ MU_MUST_CHECK static int find_journals(const struct mu_output *output, const cha
     struct dead_journal found;
     for (struct dirent *entry; code == MU_OK && (entry = readdir(directory)) != NULL;) {
         if (is_dead_journal(output, label, entry->d_name, &found, adopted)) {
-            code = add_journal(journals, &found, err);
+            code = add_journal(journals, &found, adopted, err);
         }
     }
     closedir(directory);

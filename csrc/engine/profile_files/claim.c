@@ -10,7 +10,6 @@
 #include "base/own_files.h"
 #include "base/process.h"
 #include "profile_files/output.h"
-#include "profile_files/placement.h"
 
 enum { CLAIM_BYTES = 512, TRIES = 16 };
 
@@ -19,11 +18,11 @@ static void claim_path(const char *csv_path, char path[MU_PATH_BYTES + 8]) {
 }
 
 static void own_machine(char *text, size_t size) {
-    char host[256] = "", boot[40];
+    char host[256] = "", boot[MU_BOOT_ID_BYTES];
     if (gethostname(host, sizeof(host) - 1) != 0) {
         host[0] = '\0';
     }
-    mu_placement_boot_id(boot, sizeof(boot));
+    mu_boot_id(boot);
     snprintf(text, size, "%s %s", host, boot);
 }
 

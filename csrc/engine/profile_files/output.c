@@ -13,9 +13,10 @@
 
 #include "base/file_lock.h"
 #include "csv/csv_writer.h"
+#include "journal/csv_parts.h"
 #include "profile_files/claim.h"
 
-enum { WORKERS_MAX = 4096, TAIL_BYTES = 64 * 1024, NAME_TRIES = 2500 };
+enum { WORKERS_MAX = 4096, NAME_TRIES = 2500 };
 
 void mu_output_init(struct mu_output *output) {
     memset(output, 0, sizeof(*output));
@@ -204,32 +205,6 @@ MU_MUST_CHECK static int take_name(struct mu_output *output, struct mu_error *er
     return MU_OK;
 }
 
-/* Where the last whole row ends. */
-MU_MUST_CHECK static int find_last_row_end(int fd, uint64_t size, uint64_t *end,
-                                           struct mu_error *err) {
-    char *block = malloc(TAIL_BYTES);
-    if (block == NULL) {
-        return mu_error_no_memory(err, "tail of the CSV");
-    }
-    int code = MU_OK;
-    *end = 0;
-    for (uint64_t upper = size; upper > 0 && *end == 0;) {
-        uint64_t lower = upper > TAIL_BYTES ? upper - TAIL_BYTES : 0;
-        ssize_t got = pread(fd, block, (size_t)(upper - lower), (off_t)lower);
-        if (got < 0) {
-            code = mu_error_sys(err, "read the CSV", NULL);
-            break;
-        }
-        const char *newline = memrchr(block, '\n', (size_t)got);
-        if (newline != NULL) {
-            *end = lower + (uint64_t)(newline - block) + 1;
-        }
-        upper = lower;
-    }
-    free(block);
-    return code;
-}
-
 MU_MUST_CHECK static int write_all(int fd, const char *bytes, size_t length, uint64_t offset,
                                    struct mu_error *err) {
     while (length > 0) {
@@ -260,6 +235,30 @@ MU_MUST_CHECK static int check_header(int fd, const char *path, bool whole, stru
     return MU_OK;
 }
 
+/* A power loss may leave zeros in place of the pages that were written last, or first: these get
+ * the header back, and `size` becomes 0 where nothing follows. Readers pass over the zeros before a
+ * row. */
+MU_MUST_CHECK static int repair_beginning(const struct mu_output *output, uint64_t *size,
+                                          struct mu_error *err) {
+    char found[160];
+    ssize_t got = pread(output->fd, found, mu_csv_header_length, 0);
+    for (ssize_t i = 0; i < got; i++) {
+        if (found[i] != '\0') {
+            return MU_OK;
+        }
+    }
+    uint64_t rows = 0;
+    int code = got <= 0 ? MU_OK : mu_csv_whole_bytes(output->fd, *size, &rows, err);
+    if (got <= 0 || code != MU_OK) {
+        return code;
+    }
+    if (rows > 0) {
+        return write_all(output->fd, mu_csv_header, mu_csv_header_length, 0, err);
+    }
+    *size = 0;
+    return ftruncate(output->fd, 0) == 0 ? MU_OK : mu_error_sys(err, "cut", output->csv_path);
+}
+
 /* Makes the file end with a whole row and begin with the header. */
 MU_MUST_CHECK static int prepare_file(struct mu_output *output, struct mu_error *err) {
     struct stat status;
@@ -267,9 +266,13 @@ MU_MUST_CHECK static int prepare_file(struct mu_output *output, struct mu_error 
         return mu_error_sys(err, "stat", output->csv_path);
     }
     uint64_t size = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
+    int code = size > 0 ? repair_beginning(output, &size, err) : MU_OK;
+    if (code != MU_OK) {
+        return code;
+    }
     if (size > 0) {
         uint64_t end = 0;
-        int code = find_last_row_end(output->fd, size, &end, err);
+        code = mu_csv_whole_bytes(output->fd, size, &end, err);
         if (code == MU_OK) {
             code = check_header(output->fd, output->csv_path, end > 0, err);
         }

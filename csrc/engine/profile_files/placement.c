@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/own_files.h"
+#include "base/process.h"
 
 /* Magic numbers of statfs(2); not every libc's headers have all of them. */
 static const uint32_t local_file_systems[] = {
@@ -80,20 +81,8 @@ int mu_placement_local_directory(char *path, size_t size, struct mu_error *err) 
                         parents[1]);
 }
 
-void mu_placement_boot_id(char *out, size_t size) {
-    out[0] = '\0';
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file != NULL) {
-        if (fgets(out, (int)size, file) == NULL) {
-            out[0] = '\0';
-        }
-        fclose(file);
-    }
-    out[strcspn(out, "\n")] = '\0';
-}
-
 void mu_placement_of(const char *path, char line[MU_PLACE_BYTES]) {
-    char directory[1280], boot_id[40];
+    char directory[1280], boot_id[MU_BOOT_ID_BYTES];
     struct stat status;
     line[0] = '\0';
     const char *slash = strrchr(path, '/');
@@ -103,7 +92,7 @@ void mu_placement_of(const char *path, char line[MU_PLACE_BYTES]) {
     }
     memcpy(directory, path, length);
     directory[length] = '\0';
-    mu_placement_boot_id(boot_id, sizeof(boot_id));
+    mu_boot_id(boot_id);
     if (boot_id[0] != '\0' && stat(directory, &status) == 0) {
         snprintf(line, MU_PLACE_BYTES, "%s %llu %llu", boot_id, (unsigned long long)status.st_dev,
                  (unsigned long long)status.st_ino);

@@ -18,9 +18,6 @@ bool mu_placement_is_local(const char *directory);
  * on that is ours. */
 MU_MUST_CHECK int mu_placement_local_directory(char *path, size_t size, struct mu_error *err);
 
-/* The boot id of this machine, empty when unknown. */
-void mu_placement_boot_id(char *out, size_t size);
-
 enum { MU_PLACE_BYTES = 96 };
 
 /* A line that names the directory of `path` on this machine since its start, without a line end:

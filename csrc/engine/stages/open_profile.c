@@ -174,7 +174,7 @@ static void fill_identity(const struct next_files *next, struct mu_journal_heade
     header->world_size = config->world_size;
     header->attempt = next->report->attempt;
     header->process_start = mu_process_start((int32_t)getpid());
-    mu_placement_boot_id(header->boot_id, sizeof(header->boot_id));
+    mu_boot_id(header->boot_id);
     set_text(header->host, sizeof(header->host), host_of(config));
     set_text(header->machine, sizeof(header->machine), config->machine);
     set_text(header->label, sizeof(header->label), next->report->label);
@@ -468,6 +468,10 @@ MU_MUST_CHECK static int take_files(const struct mu_output_config *config, struc
     report->adopted_journals = adopted->journals;
     report->adopted_rows = adopted->rows;
     report->foreign_journals = adopted->foreign;
+    report->unreadable_journals = adopted->unreadable;
+    report->doubtful_journals = adopted->doubtful;
+    report->doubtful_rows = adopted->doubtful_rows;
+    report->unproven_records = adopted->unproven;
     report->foreign_csv = fresh->foreign;
     return code;
 }

@@ -92,8 +92,12 @@ struct mu_open_report {
     uint32_t attempt;                 /* from 1 */
     uint64_t adopted_journals;
     uint64_t adopted_rows;
-    uint64_t foreign_journals; /* of other users; they stay */
-    bool foreign_csv;          /* a CSV of an earlier name is not ours */
+    uint64_t foreign_journals;    /* of other users; they stay */
+    uint64_t unreadable_journals; /* that were renamed */
+    uint64_t doubtful_journals;   /* of another boot, or with pages of several moments */
+    uint64_t doubtful_rows;       /* that were added from them */
+    uint64_t unproven_records;    /* in them, that were not */
+    bool foreign_csv;             /* a CSV of an earlier name is not ours */
     struct mu_error journal_error;
 };
 

@@ -303,9 +303,11 @@ static uint16_t payload_slots(size_t name_length, size_t metadata_length) {
     return (uint16_t)((bytes + MU_SLOT_BYTES - 1) / MU_SLOT_BYTES);
 }
 
-static void write_payload(struct mu_thread_buffer *buffer, const char *name, size_t name_length,
-                          const char *metadata, size_t metadata_length) {
+static void write_payload(struct mu_thread_buffer *buffer, struct mu_record *record,
+                          const char *name, size_t name_length, const char *metadata,
+                          size_t metadata_length) {
     struct mu_record_payload payload = {(uint32_t)name_length, (uint32_t)metadata_length};
+    record->check = mu_payload_check(name, name_length, metadata, metadata_length);
     uint64_t slot = buffer->head + 1;
     ring_copy(buffer, slot, 0, (const char *)&payload, sizeof(payload));
     ring_copy(buffer, slot, sizeof(payload), name, name_length);
@@ -377,7 +379,7 @@ static inline void record_stage(struct mu_thread_buffer *buffer, struct mu_frame
     record->span = frame->span;
     record->duration_ns = duration_ns;
     if (unlikely(slots > 1)) {
-        write_payload(buffer, frame->name, frame->length, NULL, 0);
+        write_payload(buffer, record, frame->name, frame->length, "", 0);
     }
     publish(buffer, slots);
 }
@@ -593,7 +595,7 @@ bool mu_thread_buffer_event(struct mu_thread_buffer *buffer, const struct mu_eve
     record->start = mu_clock_ticks(buffer->counter);
     record->end = event->has_time ? (uint64_t)event->real_ns : record->start;
     record->parent = event->has_duration ? (uint64_t)event->duration_ns : 0;
-    write_payload(buffer, event->name, name_length, event->metadata, metadata_length);
+    write_payload(buffer, record, event->name, name_length, event->metadata, metadata_length);
     publish(buffer, slots);
     return whole;
 }

@@ -675,12 +675,37 @@ def _report_findings(settings: Settings, report: dict[str, Any]) -> None:
             report["adopted_rows"],
             report["csv_path"],
         )
+    if report["doubtful_journals"]:
+        warn_once(
+            f"doubtful_journals:{settings.log_dir}",
+            f"{report['doubtful_journals']} journal(s) in {settings.log_dir} were not left by a "
+            "kill, but by a power loss or another boot, after which parts of them may be older "
+            f"than others: {report['csv_path']} keeps all its rows, {report['doubtful_rows']} "
+            "rows that it did not have were added with doubtful=1 in their metadata"
+            + _unproven(report["unproven_records"]),
+        )
+    if report["unreadable_journals"]:
+        warn_once(
+            f"unreadable_journals:{settings.log_dir}",
+            f"{report['unreadable_journals']} journal(s) of rank {settings.rank} in "
+            f"{settings.log_dir} cannot be read and were renamed to *.unreadable: what only they "
+            "hold is in no CSV",
+        )
     if report["journal_error"]:
         warn_once(
             f"journal:{settings.log_dir}",
             f"there is no journal ({report['journal_error']}): rows are written as usual, but a "
             "kill loses those that are not yet written",
         )
+
+
+def _unproven(records: int) -> str:
+    if not records:
+        return ""
+    return (
+        f"; {records} records without a proof of their name or content were not, and stay in "
+        "*.journal.unreadable"
+    )
 
 
 def _who_writes(settings: Settings, report: dict[str, Any]) -> str:

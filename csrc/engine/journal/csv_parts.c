@@ -1,0 +1,100 @@
+#include "journal/csv_parts.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TAIL_BYTES = 64 * 1024 };
+
+/* The number in `<stem>.part<NNNN>.csv`, 0 for any other name. */
+static uint64_t number_of(const char *stem, const char *name) {
+    size_t length = strlen(stem);
+    unsigned long long number;
+    int used = 0;
+    if (strncmp(name, stem, length) != 0 ||
+        sscanf(name + length, ".part%llu.csv%n", &number, &used) != 1 || used == 0 ||
+        name[length + (size_t)used] != '\0') {
+        return 0;
+    }
+    return number;
+}
+
+MU_MUST_CHECK static int add_number(struct mu_csv_parts *parts, uint64_t number,
+                                    struct mu_error *err) {
+    uint64_t *numbers = realloc(parts->numbers, (parts->count + 1) * sizeof(*numbers));
+    if (numbers == NULL) {
+        return mu_error_no_memory(err, "list of CSV parts");
+    }
+    parts->numbers = numbers;
+    numbers[parts->count++] = number;
+    return MU_OK;
+}
+
+static int newest_first(const void *a, const void *b) {
+    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+    return (left < right) - (left > right);
+}
+
+int mu_csv_parts_find(struct mu_csv_parts *parts, const char *directory, const char *stem,
+                      struct mu_error *err) {
+    *parts = (struct mu_csv_parts){.directory = directory, .stem = stem};
+    DIR *opened = opendir(directory);
+    if (opened == NULL) {
+        return errno == ENOENT ? MU_OK : mu_error_sys(err, "open directory", directory);
+    }
+    int code = MU_OK;
+    for (struct dirent *entry; code == MU_OK && (entry = readdir(opened)) != NULL;) {
+        uint64_t number = number_of(stem, entry->d_name);
+        code = number == 0 ? MU_OK : add_number(parts, number, err);
+    }
+    closedir(opened);
+    if (parts->count > 0) {
+        qsort(parts->numbers, parts->count, sizeof(*parts->numbers), newest_first);
+    }
+    return code;
+}
+
+void mu_csv_parts_free(struct mu_csv_parts *parts) {
+    free(parts->numbers);
+    memset(parts, 0, sizeof(*parts));
+}
+
+void mu_csv_parts_path(const struct mu_csv_parts *parts, size_t index,
+                       char path[MU_CSV_PART_PATH_BYTES]) {
+    if (index == 0) {
+        snprintf(path, MU_CSV_PART_PATH_BYTES, "%s/%s.csv", parts->directory, parts->stem);
+        return;
+    }
+    snprintf(path, MU_CSV_PART_PATH_BYTES, "%s/%s.part%04llu.csv", parts->directory, parts->stem,
+             (unsigned long long)parts->numbers[index - 1]);
+}
+
+int mu_csv_whole_bytes(int fd, uint64_t size, uint64_t *bytes, struct mu_error *err) {
+    char *block = malloc(TAIL_BYTES);
+    if (block == NULL) {
+        return mu_error_no_memory(err, "tail of the CSV");
+    }
+    int code = MU_OK;
+    *bytes = 0;
+    for (uint64_t upper = size; upper > 0 && *bytes == 0;) {
+        uint64_t lower = upper > TAIL_BYTES ? upper - TAIL_BYTES : 0;
+        ssize_t got = pread(fd, block, (size_t)(upper - lower), (off_t)lower);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            code = mu_error_sys(err, "read the CSV", NULL);
+            break;
+        }
+        const char *newline = memrchr(block, '\n', (size_t)got);
+        if (newline != NULL) {
+            *bytes = lower + (uint64_t)(newline - block) + 1;
+        }
+        upper = lower;
+    }
+    free(block);
+    return code;
+}
