@@ -252,6 +252,19 @@ def read_only(image: Image) -> tuple[bytes, bool]:
 
 
 def adopted(image: Image) -> tuple[bytes, bool]:
+    """After a restart, and after one more when the first was killed while it wrote."""
+    journal, current = image.journal.read_bytes(), image.folder / "profile_rank_0.csv"
+    restart(image)
+    data, before = current.read_bytes(), image.csvs[current.name]
+    if data.startswith(before.rstrip(b"\0")[: before.rfind(b"\n") + 1]):
+        current.write_bytes(data[: (len(data) + len(before)) // 2])
+        image.journal.write_bytes(journal)
+        for path in image.folder.glob("*.unreadable"):
+            path.unlink()
+    return restart(image)
+
+
+def restart(image: Image) -> tuple[bytes, bool]:
     report = _core.open_output(log_dir=str(image.folder), io="inline")
     _core.close_output()
     assert not list(image.folder.glob("*.journal")), "the restart left the journal"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import RunPython
+from ..support.loop_disks import run_on_disk
 from .power_loss import BOOT_ID_AT, OTHER_BOOT, PAGE
 from .programs import run
 
@@ -141,6 +142,18 @@ def test_what_only_the_journal_has_is_added_with_a_mark(
     assert "doubtful=1" in warning and "unreadable" not in warning
 
 
+def test_live_says_that_a_journal_is_of_an_earlier_boot(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    journal, _ = kill_and_lose_csv(run_python, tmp_path)
+    with open(journal, "r+b") as file:
+        file.seek(10 * PAGE)  # the names
+        file.write(bytes(PAGE))
+    done = run_python("-m", "my_utils", "live", "logs", "--once")
+    assert done.stdout.count("from before this machine was started") == 1, done.stdout
+    assert "open at the end" not in done.stdout
+
+
 def test_names_that_did_not_reach_the_disk_are_not_guessed(
     run_python: RunPython, tmp_path: Path
 ) -> None:
@@ -211,3 +224,22 @@ def test_no_image_loses_doubles_or_renames_a_row(
     assert result["images"] == images
     assert result["said"] > images / 3
     assert result["rows added"] > images
+
+
+CUTS = """
+faulthandler.cancel_dump_traceback_later()
+from tests.faults import power_cuts
+power_cuts.main(int(sys.argv[1]), sys.argv[2], os.environ["IMAGE"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+@pytest.mark.parametrize("cuts", [5, pytest.param(100, marks=pytest.mark.thorough)])
+def test_no_power_cut_on_a_real_disk_does(tmp_path: Path, kind: str, cuts: int) -> None:
+    done = run_on_disk(tmp_path, kind, CUTS, str(cuts), "1", timeout=3500)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["cuts"] == cuts
+    assert result["rows added"] > 0

@@ -77,7 +77,8 @@ def place_of_images() -> str | None:
 def run_on_disk(
     folder: Path, kind: str, text: str, *arguments: str, after: str = "true", timeout: float = 200
 ) -> subprocess.CompletedProcess[str]:
-    """The program with a `kind` of its own at `folder`/disk; `after` is run at the end."""
+    """The program with a `kind` of its own at `folder`/disk, which it may mount anew from $IMAGE;
+    `after` is run at the end."""
     size, make = MAKE[kind]
     need_root("unshare", make[0])
     memory = tempfile.TemporaryDirectory(dir=place_of_images())
@@ -100,7 +101,7 @@ def run_on_disk(
             text=True,
             timeout=timeout,
             check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "IMAGE": str(image)},
         )
     if done.returncode == NOT_MOUNTED or done.stderr.startswith("unshare:"):
         pytest.skip(f"this machine mounts no {kind} on a loop device: {done.stderr.strip()}")

@@ -89,6 +89,13 @@ static bool is_same_process(const struct mu_journal_header *a, const struct mu_j
            memcmp(a->boot_id, b->boot_id, sizeof(a->boot_id)) == 0;
 }
 
+bool mu_journal_is_of_other_boot(const struct mu_journal_header *header) {
+    char own[MU_BOOT_ID_BYTES];
+    mu_boot_id(own);
+    return own[0] != '\0' && header->boot_id[0] != '\0' &&
+           strncmp(own, header->boot_id, sizeof(header->boot_id)) != 0;
+}
+
 static bool goes_on_elsewhere(const struct mu_journal_header *header) {
     struct mu_journal_header *next = header_at(header->moved_to);
     bool moved = next != NULL && is_same_process(header, next);
@@ -384,6 +391,7 @@ MU_MUST_CHECK static int read_file(struct mu_journal_image *image, int fd, const
         return code;
     }
     image->owned = copy.bytes;
+    image->strings.may_lack_bytes = mu_journal_is_of_other_boot(image->header);
     if (whole) {
         free(copy.positions);
     } else {

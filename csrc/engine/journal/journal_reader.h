@@ -73,6 +73,10 @@ bool mu_journal_has_moved(const char *path);
 void mu_journal_remove_left(const struct mu_journal_image *image, const char *path,
                             uid_t (*user_of)(const char *path));
 
+/* Whether the journal was written before this machine was last started, or on another one: each of
+ * its pages may be of another moment then. */
+bool mu_journal_is_of_other_boot(const struct mu_journal_header *header);
+
 /* Whether a living process holds the journal. */
 bool mu_journal_is_held(const char *path);
 

@@ -11,7 +11,6 @@
 
 #include "base/event.h"
 #include "base/own_files.h"
-#include "base/process.h"
 #include "journal/csv_parts.h"
 #include "journal/doubtful_rows.h"
 #include "journal/row_set.h"
@@ -284,7 +283,7 @@ MU_MUST_CHECK static int recover_doubtful(struct mu_journal_image *image,
                                  .event_ns = same_doubtful_ns,
                                  .takes_events = true,
                                  .pid = image->header->pid}};
-    struct mu_rows_kept kept = {.mark = ",doubtful=1", .needs_names = true};
+    struct mu_rows_kept kept = {.mark = MU_DOUBTFUL_MARK, .needs_names = true};
     image->strings.count = &all_strings;
     image->strings.may_lack_bytes = true;
     image->chunk_count = image->whole_chunks;
@@ -314,13 +313,6 @@ MU_MUST_CHECK static int recover_doubtful(struct mu_journal_image *image,
     return code;
 }
 
-static bool is_of_other_boot(const struct mu_journal_header *header) {
-    char own[MU_BOOT_ID_BYTES];
-    mu_boot_id(own);
-    return own[0] != '\0' && header->boot_id[0] != '\0' &&
-           strncmp(own, header->boot_id, sizeof(header->boot_id)) != 0;
-}
-
 int mu_journal_recover(struct mu_journal_image *image, const char *directory, const char *stem,
                        struct mu_recovery *recovery, struct mu_error *err) {
     struct mu_csv_parts parts;
@@ -328,7 +320,7 @@ int mu_journal_recover(struct mu_journal_image *image, const char *directory, co
     mu_csv_writer_init(&recovery->writer);
     recovery->last_attempt = image->header->attempt;
     int code = mu_csv_parts_find(&parts, directory, stem, err);
-    bool other_boot = is_of_other_boot(image->header);
+    bool other_boot = mu_journal_is_of_other_boot(image->header);
     recovery->doubtful = other_boot || mu_journal_image_is_mixed(image);
     if (code == MU_OK && !recovery->doubtful) {
         code = recover_after_kill(image, &parts, recovery, err);

@@ -31,6 +31,15 @@ static bool is_whole(const struct mu_csv_row *row) {
     return true;
 }
 
+/* Also where the mark is all that the user's part has. */
+static struct mu_span without_mark(struct mu_span user) {
+    static const char mark[] = MU_DOUBTFUL_MARK;
+    size_t length = sizeof(mark) - 1 - (user.length == sizeof(mark) - 2);
+    bool marked = user.length >= length && memcmp(user.text + user.length - length,
+                                                  mark + sizeof(mark) - 1 - length, length) == 0;
+    return (struct mu_span){user.text, user.length - (marked ? length : 0)};
+}
+
 MU_MUST_CHECK static bool describe(const struct mu_csv_row *row, struct mu_second *second,
                                    struct described *out) {
     struct mu_span step = mu_csv_field(row, MU_CSV_STEP);
@@ -49,7 +58,7 @@ MU_MUST_CHECK static bool describe(const struct mu_csv_row *row, struct mu_secon
         out->is_stage
             ? (uint64_t)out->metadata.node << 1 | (out->type == MU_EVENT_END)
             : mix(mix(mix((uint64_t)out->type ^ (uint64_t)out->metadata.id << 8, out->name), step),
-                  out->metadata.user);
+                  without_mark(out->metadata.user));
     return true;
 }
 

@@ -16,6 +16,9 @@
 #include "csv/csv_reader.h"
 #include "csv/csv_writer.h"
 
+/* The metadata of rows that a recovery added and that are not certain. */
+#define MU_DOUBTFUL_MARK ",doubtful=1"
+
 struct mu_set_row {
     uint64_t key;
     int64_t at_ns;

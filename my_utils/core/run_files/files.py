@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import _core
 from ..bounded_read import describe, read_whole
-from ..ranks import boot_id, process_began_s
+from ..ranks import boot_id, host_name, process_began_s
 from .pointers import follow_pointer
 from .state import WORLD_SIZE_MAX, FinishedStage, OpenStage, Problem, Rank, Thread
 
@@ -108,11 +108,19 @@ def _is_of_this_boot(journal: dict[str, Any]) -> bool:
     return bool(journal["boot_id"]) and journal["boot_id"] == boot_id()
 
 
+def _is_of_an_earlier_boot(journal: dict[str, Any]) -> bool:
+    here = journal["host"] == host_name()
+    return here and bool(journal["boot_id"]) and not _is_of_this_boot(journal)
+
+
 def _journal(path: str, problems: list[Problem]) -> dict[str, Any] | None:
     def read() -> dict[str, Any]:
         journal: dict[str, Any] = dict(_core.read_journal(path))
         if not 0 <= journal["world_size"] <= WORLD_SIZE_MAX:
             raise ValueError(f"a damaged journal: its world size is {journal['world_size']}")
+        if not journal["held"] and _is_of_an_earlier_boot(journal):
+            problems.append(Problem(path, "from before this machine was started; parts of it may "
+                                          "be older than others"))  # fmt: skip
         return journal
 
     return _attempt(path, read, problems)

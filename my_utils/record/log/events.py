@@ -23,7 +23,7 @@ _ENCODED_LINE_ENDS = str.maketrans({"\r": "%0D", "\n": "%0A"})
 # Keys with a special meaning in a row.
 _RESERVED_KEYS = frozenset(
     (
-        *("node_id", "parent_id", "tid", "tag", "repeated", "closed"),
+        *("node_id", "parent_id", "tid", "tag", "repeated", "closed", "doubtful"),
         *("cuda_ms", "cuda_ts", "cuda_err_ms", "stream", "id"),
     )
 )
