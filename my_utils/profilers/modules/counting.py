@@ -7,9 +7,11 @@ they have counted.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import FrameType
@@ -22,33 +24,128 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ... import _core
 from ...core.warnings import warn_once
-from ..torch_profiler.flops import counts_integers_only, custom_mapping
+from ..operators.mode import is_plain, is_traced
+from ..torch_profiler.flops import calculates, counts_integers_only, custom_mapping
 from .rows import Row
 
 _graph_task = torch._C._current_graph_task_id
 
 
-class _Flops(FlopCounterMode):
-    """An operator whose formula fails counts nothing; the training continues."""
+class _Watch(TorchDispatchMode):
+    """Runs every operator once, as it would run without the mode, and looks at what it was given
+    and what it made. What cannot be counted is one warning."""
+
+    supports_higher_order_operators = True  # else torch raises for each of them
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # else functions compiled by torch.compile would run uncompiled
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if is_traced(types):
+            return func(*args, **kwargs)
+        if types and not all(map(is_plain, types)):
+            return NotImplemented  # subclasses first: what they are made of comes here again
+        return self._run(func, args, kwargs)
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def _try(self, note: Callable[..., None], func: Any, *call: Any) -> None:
+        try:
+            note(func, *call)
+        except Exception as error:
+            warn_once("module_counting", f"{func} is not counted ({error!r:.200})")
+
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Whether the operator only calls others. Torch has divided it before a mode sees it, except in
+    inference mode and in what tensor subclasses call."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return False
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    name = func.name()
+    return has_kernel(name, "CompositeImplicitAutograd") and not any(
+        has_kernel(name, key) for key in ("CPU", "CUDA", "PrivateUse1")
+    )
+
+
+def _tensors_in(*values: Any) -> list[torch.Tensor]:
+    return [item for item in tree_leaves(values) if isinstance(item, torch.Tensor)]
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Others, as nested ones, may have a kernel of the operator that plain tensors have not."""
+    return not tensor.is_nested and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+class _Flops(_Watch):
+    """Counts by the registry of torch's FlopCounterMode and our formulas.
+
+    The mode of torch itself is not used: it raises in the program's forward for operators that it
+    does not know how to run. uncounted: calls by operator for want of a formula, or where it fails.
+    """
 
     def __init__(self) -> None:
-        super().__init__(display=False, custom_mapping=custom_mapping())
+        super().__init__()  # type: ignore[no-untyped-call]
+        counter = FlopCounterMode(display=False, custom_mapping=custom_mapping())
+        self._formulas = counter.flop_registry
+        self.clear()
 
-    def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
-        if _graph_task() != -1:  # in a backward, where checkpointing repeats forwards
-            return out
-        if counts_integers_only(func_packet, args):
-            return out
-        try:
-            super()._count_flops(func_packet, out, args, kwargs)  # type: ignore[no-untyped-call]
-        except Exception as error:
-            warn_once(
-                "module_flops", f"the FLOPs of {func_packet} are not counted ({error!r:.200})"
-            )
+    def clear(self) -> None:
+        self.total = 0
+        self.uncounted: Counter[str] = Counter()
+        self._unusual: set[str] = set()
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if _is_composite(func) and all(map(_is_dense, _tensors_in(args, kwargs))):
+            with self:
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
+        out = func(*args, **kwargs)
+        self._try(self._add, func, args, kwargs, out)
         return out
 
+    def _add(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if _graph_task() != -1:  # in a backward, where checkpointing repeats forwards
+            return
+        packet = getattr(func, "_overloadpacket", func)
+        formula = self._formulas.get(packet)
+        if formula is None:
+            self._note_uncounted(func, args, kwargs)
+        elif not counts_integers_only(packet, args):
+            try:
+                self.total += formula(*args, **kwargs, out_val=out)
+            except Exception:  # inputs of another kind, as nested or sparse tensors
+                self._note_uncounted(func, args, kwargs)
 
-class _Memory(TorchDispatchMode):
+    def _note_uncounted(self, func: Any, args: Any, kwargs: Any) -> None:
+        if isinstance(func, torch._ops.OpOverload):
+            name = func._overloadpacket._qualified_op_name
+            if torch.Tag.inplace_view in func.tags or not calculates(name):
+                return
+        else:
+            name = f"{func.namespace}::{func.name()}"  # "higher_order::cond"
+        tensors = _tensors_in(args, kwargs)
+        if any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
+            self.uncounted[name] += 1
+            if torch.Tag.pointwise not in getattr(func, "tags", ()):
+                self._unusual.add(name)
+
+    def warn_of_uncounted(self) -> None:
+        """Once for each set of operators. Functions of single elements, as tanh, are never counted,
+        and are only in the table's `attrs`."""
+        if self._unusual:
+            calls = ", ".join(f"{name} ({self.uncounted[name]})" for name in sorted(self._unusual))
+            text = f"FLOPs not counted of operators without a formula (calls): {calls}"
+            warn_once(f"module_flops_{calls}", text)
+
+
+class _Memory(_Watch):
     """Bytes of the tensors that operators have made meanwhile and that still live."""
 
     def __init__(self) -> None:
@@ -57,21 +154,20 @@ class _Memory(TorchDispatchMode):
         self.peak = 0
         self._known: set[int] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        for tensor in tree_leaves((args, kwargs)):
-            self._note(tensor, is_new=False)
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self._try(self._note_all, func, (args, kwargs), False)
         out = func(*args, **kwargs)
-        for tensor in tree_leaves(out):
-            self._note(tensor, is_new=True)
+        self._try(self._note_all, func, out, True)
         return out
 
-    def _note(self, tensor: Any, is_new: bool) -> None:
-        if not isinstance(tensor, torch.Tensor):
-            return
+    def _note_all(self, func: Any, values: Any, is_new: bool) -> None:
+        for tensor in _tensors_in(values):
+            self._note(tensor, is_new)
+
+    def _note(self, tensor: torch.Tensor, is_new: bool) -> None:
         try:
             storage = tensor.untyped_storage()
-        except NotImplementedError:  # as of sparse tensors
+        except (NotImplementedError, RuntimeError):  # as of sparse tensors
             return
         key = storage._cdata
         if key in self._known:
@@ -216,6 +312,7 @@ class Counting:
         if isinstance(self._memory, _Memory):
             self._modes.enter_context(self._memory)
         if self._flops is not None:
+            self._flops.clear()  # of a call that was interrupted
             self._modes.enter_context(self._flops)
 
     def _end(self) -> None:
@@ -224,6 +321,8 @@ class Counting:
             self.done = True
             self.model_flops = self._count()
             self._leave_modes()
+            if self._flops is not None:
+                self._flops.warn_of_uncounted()
 
     def _close(self) -> None:
         """Ends a call that was interrupted."""
@@ -237,8 +336,12 @@ class Counting:
         assert modes is not None
         modes.close()
 
+    @property
+    def uncounted(self) -> dict[str, int]:
+        return {} if self._flops is None else dict(self._flops.uncounted)
+
     def _count(self) -> int:
-        return 0 if self._flops is None else self._flops.get_total_flops()
+        return 0 if self._flops is None else self._flops.total
 
     def _enter_of(self, row: Row) -> Callable[[], None]:
         def enter() -> None:

@@ -86,8 +86,9 @@ class ModuleProfiler:
     use_cuda: whether times are those of the GPU, by CUDA events; None: where the model has
         parameters or buffers on a CUDA device.
     cpu: the CPU's times beside those of the GPU: how long Python was in the module.
-    flops: count forward FLOPs, by torch's FlopCounterMode with our formulas, in the first call of
-        the model after `start`. That call runs only once. Timing begins with the next one.
+    flops: count forward FLOPs, by the formulas of torch's FlopCounterMode and ours, in the first
+        call of the model after `start`. That call runs only once. Timing begins with the next one.
+        Operators without a formula are named in one warning and in the table's `attrs`.
     memory: the peak of each module in that same call: bytes above what was allocated at its
         beginning. On CUDA from the allocator, whose peak statistics
         (`torch.cuda.max_memory_allocated`) are reset in each module meanwhile; on the CPU from the
@@ -342,7 +343,8 @@ class ModuleProfiler:
         whole), outside_ms (of that, in no row), overhead_ns_per_pair (of hooks) and
         overhead_ns_per_node (of autograd), overhead_ms (in all), empty_call_ms (what a module that
         does nothing would show), with `flops` model_flops (of the whole call
-        without a backward in it), and counts of what was not timed. The cost of the hooks is 0
+        without a backward in it) and flops_uncounted (calls by operator for want of a formula), and
+        counts of what was not timed. The cost of the hooks is 0
         where it is not measured, as while torch has global hooks of modules.
 
         May be asked for while the profiler runs. Waits for GPU times that are not there yet, a
@@ -436,6 +438,7 @@ class ModuleProfiler:
             "overhead_ms": overhead_ms,
             "empty_call_ms": self._overhead.empty_ns / 1e6,
             **({"model_flops": flops} if self._flops else {}),
+            **({"flops_uncounted": counting.uncounted if counting else {}} if self._flops else {}),
             **self._times.counts(),
         }
 

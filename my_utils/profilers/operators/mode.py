@@ -282,10 +282,10 @@ class OpMode(TorchDispatchMode):
     ) -> Any:
         if not self._active:
             return func(*args, **(kwargs or {}))
-        if _is_traced(types):
+        if is_traced(types):
             self._traced += 1
             return func(*args, **(kwargs or {}))
-        if types and not all(map(_is_plain, types)):
+        if types and not all(map(is_plain, types)):
             return NotImplemented  # subclasses first: what they are made of comes here again
         self._ran = True
         plan = self._plan_of(func)
@@ -350,7 +350,7 @@ class OpMode(TorchDispatchMode):
         self._log.line("")
 
 
-def _is_traced(types: Any) -> bool:
+def is_traced(types: Any) -> bool:
     """Whether torch works out shapes or a graph here, and computes no values."""
     if not _TRACED.isdisjoint(types):
         return True
@@ -359,7 +359,7 @@ def _is_traced(types: Any) -> bool:
     return any(torch._C._get_dispatch_mode(kind) is not None for kind in _TRACERS)
 
 
-def _is_plain(kind: type) -> bool:
+def is_plain(kind: type) -> bool:
     """Whether a class of tensors leaves operators to torch."""
     return getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
 

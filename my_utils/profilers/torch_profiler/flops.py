@@ -17,6 +17,8 @@ number of elements of the input.
 | convolution_backward | as much for each of the gradients of input and weight [3] |
 | attention, s queries of d and t keys | 2·s·t·(d + dv) a head: scores, weighted values [4] |
 | attention, backward | 2·s·t·(3·d + 2·dv) a head [5] |
+| MultiheadAttention in evaluation | its four projections and the attention, without biases |
+| TransformerEncoderLayer in evaluation | that, both norms, both additions, both products |
 | batch and group norm | 6n: mean 1, variance 3, scale and shift 2; not training 2n |
 | layer norm | 6n, and n each for weight and bias |
 | RMS norm | 3n: squares, their sum, the scale; n for the weight |
@@ -151,8 +153,7 @@ def flops_of(profiler: Any, known: Mapping[str, Formula] | None = None) -> Flops
             continue
         todo.extend((child, shown) for child in event.cpu_children)
         calls_others = any("::" in child.name for child in event.cpu_children)
-        is_leaf = _OPERATOR.fullmatch(name) is not None and not calls_others
-        if is_leaf and _MOVES.fullmatch(name) is None and not _is_view(name):
+        if not calls_others and calculates(name):
             found.calls_uncounted[name] += 1
     return found
 
@@ -169,6 +170,12 @@ _MOVES = re.compile(
     r"(?:all|amax|amin|aminmax|any|argmax|argmin|argsort|eq|equal|ge|gt|isfinite|isinf|isnan|le|lt|"
     r"max|min|ne|logical_\w+|bitwise_\w+)_?)"
 )
+
+
+def calculates(name: str) -> bool:
+    """Whether it is an operator, and not a view or one that only moves or compares values."""
+    is_operator = _OPERATOR.fullmatch(name) is not None
+    return is_operator and _MOVES.fullmatch(name) is None and not _is_view(name)
 
 
 @functools.cache
@@ -312,6 +319,28 @@ _ATTENTION: dict[str, Formula] = {
 }
 
 
+def _attention_layer(args: Sequence[Any]) -> int:
+    """Projections of queries, keys and values with one weight, the attention, and one of it."""
+    query, key, embed = args[0], args[1], args[3]
+    rows = _elements(query[:-1])
+    projections = 2 * embed * (2 * rows + 2 * _elements(key[:-1])) * embed
+    return projections + 4 * rows * key[-2] * embed
+
+
+def _encoder_layer(args: Sequence[Any]) -> int:
+    """The attention, two additions, two layer norms, and the two products of the feed-forward."""
+    given, embed, hidden = args[0], args[1], args[14][0]
+    attention = _attention_layer((given, given, given, embed))
+    return attention + 2 * _elements(given) * (1 + 8 + 2 * hidden)
+
+
+# Whole layers of torch.nn in evaluation.
+_LAYERS: dict[str, Formula] = {
+    "aten::_native_multi_head_attention": _attention_layer,
+    "aten::_transformer_encoder_layer_fwd": _encoder_layer,
+}
+
+
 # --- norms ---
 
 
@@ -425,6 +454,7 @@ OURS: dict[str, Formula] = {
     **_PRODUCTS,
     "aten::convolution_backward": _convolution_backward,
     **_ATTENTION,
+    **_LAYERS,
     **NORMALISATION,
     **ELEMENTWISE,
 }
