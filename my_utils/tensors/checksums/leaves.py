@@ -59,8 +59,14 @@ def is_signature_item(item: object) -> bool:
     return isinstance(item, Mapping) and len(item) == 1 and KEY in item
 
 
+def local_part(value: Any) -> Any:
+    """Of a DTensor the local shard, which is what is signed; anything else as it is."""
+    return value.to_local() if is_tensor(value) and hasattr(value, "to_local") else value
+
+
 def length(value: Any) -> int | None:
-    """The size of dim 0; None for a value without it."""
+    """The size of dim 0, of a DTensor in this process; None for a value without it."""
+    value = local_part(value)
     if is_tensor(value) and (value.is_nested or str(value.layout) != "torch.strided"):
         return None
     if is_array(value):
@@ -204,9 +210,9 @@ def batch_size(payload: Any) -> int | None:
     if is_tensordict(payload) and payload.batch_dims > 0:
         return int(payload.batch_size[0])
     for sizes in (_array_sizes, _list_sizes):
-        common = Counter(sizes(payload)).most_common(1)
-        if common:
-            return common[0][0]
+        counts = Counter(sizes(payload))
+        if counts:
+            return max(counts, key=lambda size: (size > 0, counts[size]))
     return None
 
 
@@ -293,6 +299,7 @@ class Arrived:
     def kind_of(self, name: bytes, sample: int) -> str:
         """What arrived of a sample under a name, in words."""
         value, by_sample = self._values[name]
+        value = local_part(value)
         if by_sample:
             value = value[sample, ...] if is_array(value) else value[sample]
         if is_array(value):

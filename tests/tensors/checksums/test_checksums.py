@@ -21,6 +21,7 @@ from my_utils.tensors.checksums.batches import DataConsistencyError, Verificatio
 from my_utils.utils import ChecksumUtils
 
 from ...conftest import RunPython
+from ...support.ranks import Ranks
 
 pytestmark = pytest.mark.long_file
 
@@ -823,6 +824,84 @@ def test_over_torch_distributed(tmp_path: Path, run_python: RunPython) -> None:
         "[]",
         "[('x', 0, 'moved'), ('x', 1, 'moved'), ('x', 2, 'moved'), ('x', 3, 'moved')]",
     ]
+
+
+SHARDED = """
+import sys
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from my_utils.utils import ChecksumUtils
+
+ChecksumUtils.enabled = True
+mesh = init_device_mesh("cpu", (2,))
+grid = init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b"))
+
+def whole(*shape):
+    return torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+
+def cut(shape, *placements, over=mesh):
+    return distribute_tensor(whole(*shape), over, list(placements))
+
+def sequential(wrap):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.LayerNorm(3), torch.nn.Linear(3, 2))
+    for layer in (*model, model):
+        wrap(layer)
+    return model
+
+rows = cut((6, 4), Shard(0))
+fsdp = sequential(lambda layer: fully_shard(layer, mesh=mesh))
+optimizer = torch.optim.AdamW(fsdp.parameters())
+fsdp(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+tp = torch.nn.Sequential(torch.nn.Linear(4, 5))
+parallelize_module(tp, mesh, {"0": ColwiseParallel()})
+payloads = {
+    "rows": {"x": rows},
+    "list": [rows],
+    "with labels of the whole": {"x": rows, "y": torch.ones(6)},
+    "with labels of the shard": {"x": rows, "y": torch.ones(3)},
+    "nested": {"a": {"b": [rows, {"c": rows}]}, "texts": ["p", "q", "r"]},
+    "uneven": {"x": cut((5, 4), Shard(0)), "n": 3},
+    "an empty shard": {"x": cut((1, 4), Shard(0)), "y": torch.ones(3)},
+    "columns": {"x": cut((6, 3), Shard(1))},
+    "replicas": {"x": cut((6, 4), Replicate())},
+    "partial": {"x": DTensor.from_local(torch.ones(4, 2) * (rank + 1), mesh, [Partial()])},
+    "two dimensions": {"x": cut((6, 4), Shard(0), Shard(0), over=grid)},
+    "two others": {"x": cut((6, 4), Shard(0), Shard(1), over=grid)},
+    "shapes disagree": {"x": DTensor.from_local(torch.ones(4 + rank, 2), mesh, [Shard(0)])},
+    "still on its way": {"x": rows.redistribute(mesh, [Replicate()], async_op=True)},
+    "parameters of FSDP": fsdp.state_dict(),
+    "state of the optimizer": optimizer.state_dict(),
+    "parameters of TP": tp.state_dict(),
+}
+try:
+    from tensordict import TensorDict
+    payloads["TensorDict"] = TensorDict({"x": rows, "y": torch.ones(6)}, batch_size=[6])
+    payloads["TensorDict in it"] = {"d": TensorDict({"x": rows}, batch_size=[])}
+except ImportError:
+    pass
+for name, payload in payloads.items():
+    result = ChecksumUtils.verify(ChecksumUtils.sign(payload))
+    if not result.checked or result.mismatches:
+        print(name, result.mismatches)
+signed = ChecksumUtils.sign({"x": rows})
+signed["x"].to_local()[1] += 1
+found = ChecksumUtils.verify(signed).mismatches
+print(*[f"{one.key} {one.sample} {one.problem} {one.detail}" for one in found])
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_shards_are_signed_by_their_local_rows(tmp_path: Path) -> None:
+    said = "x 1 differs differs from the signed data; arrived as float32 of shape (4,)"
+    ended = Ranks(SHARDED, 2, tmp_path).finish(200)
+    assert [(status, out.splitlines()) for status, out, _ in ended] == [(0, [said])] * 2, ended
 
 
 RAY = """
