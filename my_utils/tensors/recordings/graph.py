@@ -11,10 +11,11 @@ Python's state inside a graph make torch compile it again and again. So there ar
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ _ROWS_A_MODULE = 12
 _ROWS_MORE = 64
 _DEPTH_MAX = 8  # of nested results inside a graph
 _LIMITS = ("recompile_limit", "accumulated_recompile_limit")
+_ENVIRONMENT = "setup_compilation_env"  # in which such operators call torch.compile
 _UNWRITTEN = -1  # both halves; no digest has them but by a chance of 2**-128
 
 
@@ -168,6 +170,7 @@ class _Compiler:
         self._lock = threading.Lock()
         self._eager = 0  # recorders
         self._stance: Any = None
+        self._undo: Callable[[], None] | None = None
         self._graphs = 0  # which all recorders need beyond the limits
         self._limits: dict[str, int] = {}
 
@@ -175,6 +178,7 @@ class _Compiler:
         with self._lock:
             if self._eager == 0:
                 self._stance = torch.compiler.set_stance("force_eager")
+                self._undo = self._let_operators_trace()
             self._eager += 1
 
     def end_eager(self) -> None:
@@ -182,6 +186,38 @@ class _Compiler:
             self._eager -= 1
             if self._eager == 0:
                 self._stance.__exit__(None, None, None)
+                if self._undo is not None:
+                    self._undo()
+
+    def _let_operators_trace(self) -> Callable[[], None]:
+        """Operators that take functions, as torch.cond, work only if torch's compiler traces these
+        functions first, which the stance would prevent. Returns what undoes it."""
+        patched = [
+            (module, module.__dict__[_ENVIRONMENT])
+            for name, module in list(sys.modules.items())
+            if name.startswith(("torch._higher_order_ops.", "torch.nn.attention."))
+            and _ENVIRONMENT in getattr(module, "__dict__", ())
+        ]
+        for module, original in patched:
+            setattr(module, _ENVIRONMENT, self._without_stance(original))
+
+        def undo() -> None:
+            for module, original in patched:
+                setattr(module, _ENVIRONMENT, original)
+
+        return undo
+
+    def _without_stance(self, original: Callable[[], Any]) -> Callable[[], Any]:
+        @contextlib.contextmanager
+        def environment() -> Iterator[Any]:
+            with original() as backend:
+                if not self._eager:  # a module was imported meanwhile and keeps this
+                    yield backend
+                    return
+                with torch.compiler.set_stance("default"):
+                    yield backend
+
+        return environment
 
     def add_graphs(self, graphs: int) -> None:
         """Raises the limits by so many graphs; a negative number takes them back."""

@@ -248,12 +248,12 @@ class ForwardTraceRecorder:
         """Takes all hooks off again. What was recorded stays; stopping twice does nothing."""
         if self._plans is None:
             return
-        seen = bool(self._calls.roots) or not self.recording
+        was_recording = self.recording
         self.pause()
         self._calls.release()
-        self._graph.end()
+        self._graph.end()  # which adds the calls inside graphs
         self._plans = None
-        if not seen:
+        if was_recording and not (self._calls.roots or self._calls.events):
             warn_once(
                 "forward_trace_empty",
                 "the forward trace recorder was removed before it saw any call; install it on the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 from collections.abc import Iterator
@@ -306,3 +307,59 @@ def test_a_compiled_recording_compares_with_an_eager_one(
     recorder.save(tmp_path / "other.pt")
     other = run_python("-m", "my_utils", "diverge", "op.pt", "other.pt")
     assert other.returncode == 1 and "blocks.1.second" in other.stdout, other.stdout
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.cond(x.sum() > 0, lambda a: self.lin(a).sin(), lambda a: a.cos(), (x,))
+        result: torch.Tensor = self.head(out)
+        return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("whole", [True, False])
+def test_eager_leaves_operators_that_take_functions_alone(train: bool, whole: bool) -> None:
+    """torch.cond has its gradient, also within a module that is compiled and runs eagerly."""
+    model = Branches()
+    called: Any = compiled_by(model, backend="eager") if whole else model
+    x = torch.rand(4, 4)
+
+    def step(recorder: Any) -> list[torch.Tensor]:
+        model.zero_grad()
+        with recorder, torch.set_grad_enabled(train):
+            out = called(x)
+            if train:
+                out.sum().backward()
+        found = [out.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+        return [one.clone() for one in found]
+
+    bare = step(contextlib.nullcontext())
+    recorder = ForwardTraceRecorder(called)
+    found = step(recorder)
+    assert len(found) == len(bare) and all(map(torch.equal, found, bare))
+    assert "head" in {event.module.removeprefix("_orig_mod.") for event in recorder.events}
+    again = step(contextlib.nullcontext())
+    assert all(map(torch.equal, again, bare))
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+def test_op_with_calls_inside_graphs_only_is_silent(called_before: bool) -> None:
+    _warnings.forget("forward_trace_empty")
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    model.compile(backend="aot_eager")
+    x = torch.randn(4, 8)
+    if called_before:
+        model(x)
+    with ForwardTraceRecorder(model, compiled="op") as recorder:
+        model(x)
+    assert [event.module for event in recorder.events] == ["", "0", "1"]
+    assert "forward_trace_empty" not in _warnings.counts()
+    with ForwardTraceRecorder(model, compiled="op"):
+        pass
+    assert _warnings.counts()["forward_trace_empty"] == 1
