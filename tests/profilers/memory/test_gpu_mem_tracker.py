@@ -786,13 +786,13 @@ def test_every_figure_of_every_gpu(with_nvml: NvmlRun, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_visible_devices(visible: str, found: dict[int, int], with_nvml: NvmlRun) -> None:
     """GPUs have the numbers that torch gives them."""
-    peaks, _ = with_nvml("time.sleep(0.05)", CUDA_VISIBLE_DEVICES=visible)
+    peaks, _ = with_nvml(CUDA_VISIBLE_DEVICES=visible)
     powers = {key: value for key, value in peaks.items() if key.endswith("_power_w")}
     assert powers == {f"gpu{own}_power_w": 100.5 + real for own, real in found.items()}
 
 
 def test_chosen_devices(with_nvml: NvmlRun) -> None:
-    peaks, warnings = with_nvml("time.sleep(0.05)", "devices=[1, 5]")
+    peaks, warnings = with_nvml(options="devices=[1, 5]")
     assert {key.split("_")[0] for key in of_gpus(peaks)} == {"gpu1"}
     assert "leaves out GPU 5: 2 GPUs are visible" in warnings
 
@@ -820,13 +820,13 @@ def test_pcie_of_one_gpu_fails(with_nvml: NvmlRun) -> None:
 
 @pytest.mark.parametrize("plan", ["nvmlInit:0:9", "nvmlDeviceGetCount:0:999"])
 def test_nvml_without_a_driver(plan: str, with_nvml: NvmlRun) -> None:
-    peaks, warnings = with_nvml("time.sleep(0.05)", FAKE_NVML_FAIL=plan)
+    peaks, warnings = with_nvml(FAKE_NVML_FAIL=plan)
     assert of_gpus(peaks) == {} and peaks["process_rss_bytes"] > MIB
     assert warnings.count("NVML is not at hand") == 1
 
 
 def test_a_gpu_that_nvml_does_not_know(with_nvml: NvmlRun) -> None:
-    peaks, warnings = with_nvml("time.sleep(0.05)", CUDA_VISIBLE_DEVICES="GPU-77,0")
+    peaks, warnings = with_nvml(CUDA_VISIBLE_DEVICES="GPU-77,0")
     assert {key.split("_")[0] for key in of_gpus(peaks)} == {"gpu1"}
     assert "no hardware figures of GPU 0: Not Found" in warnings
 
