@@ -258,13 +258,14 @@ class Runs:
 @pytest.mark.parametrize("where", ["args", "kwargs", "key", "storage"])
 def test_nothing_in_a_pickle_is_executed(where: str, tmp_path: Path) -> None:
     ran, path = tmp_path / "ran", tmp_path / "bad_inputs.pkl"
-    args, kwargs = [torch.ones(2)], {}
+    args: list[Any] = [torch.ones(2)]
+    kwargs: dict[Any, Any] = {}
     if where == "args":
-        args.append(Runs(ran))  # type: ignore[arg-type]
+        args.append(Runs(ran))
     elif where == "kwargs":
         kwargs["x"] = Runs(ran)
     elif where == "key":
-        kwargs[Runs(ran)] = 1  # type: ignore[index]
+        kwargs[Runs(ran)] = 1
     written_by_the_original(path, args, kwargs)
     if where == "storage":
         inner = pickle.dumps(Runs(ran), protocol=2)
