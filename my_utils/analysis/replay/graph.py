@@ -29,6 +29,7 @@ from .operations import (
 
 TOLERANCE_NS = 500_000  # of time stamps; less where steps are short
 TOLERANCE_SHARE = 2e-3  # of a step
+SOMETIMES = 0.25  # so often at least a node begins after the stamped end of what it waits for
 BLOCKS_SHARE = 0.9  # of the sends whose receiver came later: so many must have stayed until then
 
 
@@ -87,11 +88,11 @@ def graph_of(operations: Operations) -> Graph:
     """operations: sorted by step, rank, begin; see `Operations.in_order`. Asking for the order is a
     CannotReplay where their times contradict the order in which they must have happened."""
     rows = _Rows(operations)
+    src, dst = _edges(rows)  # before the meetings: it corrects ends that were stamped late
     members = _Members(rows)
-    src, dst = _edges(rows)
     at, node = rows.node_rows, members.node
     begin, end = rows.begin[at], rows.end[at]
-    gap = begin - _last_end(len(at), src, dst, end)
+    gap = begin - _last_end(rows.rank_begin[rows.segment[at]], src, dst, end)
     own = end - _ready(len(at), members, begin)
     graph = Graph(
         rank=_small(rows.rank[at]), step=rows.step[at], name=rows.node_name,
@@ -142,8 +143,39 @@ class _Rows:
         self.tolerance = min(float(TOLERANCE_NS), TOLERANCE_SHARE * usual)
         segment, self.segments = numbers_of(self.step, self.rank)
         self.segment = _small(segment)
+        self.rank_begin = self._rank_begins(operations.marked_ns, origin)
         self._join_batches(operations.names)
         self._name_nodes()
+        self.is_late = np.isin(self.lane, operations.late_lanes) & (self.meeting >= 0)
+        self.soonest = self._soonest()
+
+    def _rank_begins(
+        self, marked_ns: dict[int, dict[int, tuple[int, int]]], origin: Ints
+    ) -> Floats:
+        """When the step of each segment begins on its rank: where the source marks it, or else with
+        the first operation of any rank. What ranks are apart then came about in the step before."""
+        found = np.zeros(self.segments)
+        if not marked_ns:
+            return found
+        firsts = np.searchsorted(self.segment, np.arange(self.segments))
+        for segment, (rank, step) in enumerate(
+            zip(self.rank[firsts].tolist(), self.step[firsts].tolist(), strict=True)
+        ):
+            mark = marked_ns.get(rank, {}).get(int(self.steps[step]))
+            first = self.begin[firsts[segment]]
+            found[segment] = first if mark is None else min(first, float(mark[0] - origin[step]))
+        return found
+
+    def _soonest(self) -> Floats:
+        """When each row may have ended: where its end may be stamped late, as soon as all were
+        there."""
+        late = np.flatnonzero(self.is_late)
+        number, count = numbers_of(self.meeting[late])
+        last = np.full(count, -np.inf)
+        np.maximum.at(last, number, self.begin[late])
+        soonest = self.end.copy()
+        soonest[late] = np.minimum(soonest[late], last[number])
+        return soonest
 
     def _join_batches(self, names: tuple[str, ...]) -> None:
         """Point-to-point calls of a rank that begin and end together are one node."""
@@ -220,6 +252,9 @@ class _Members:
         self.transfer = np.maximum(transfer, -rows.tolerance)
         if rows.is_batch[found].any():
             self._bound_batches(rows.is_batch[found])
+        late = rows.is_late[found]  # what they stay longer is how late they were stamped
+        ended = (self.start + self.transfer)[self.meeting]
+        rows.end[found[late]] = np.minimum(end, ended)[late]
 
     def _blocking(self, rows: _Rows, found: Ints, begin: Floats, end: Floats, side: Ints) -> Ints:
         """The names of sends that wait for their receiver: of those whose receiver came later,
@@ -291,8 +326,15 @@ def _ways(rows: _Rows) -> tuple[Ints, Ints, Ints]:
     known = np.zeros((len(lanes), len(at)), np.int32)
     target = np.full((len(lanes), len(at)), -1, np.int32)
     for index, lane in enumerate(lanes):
-        count, starts, lane_rows = _ended_before(rows, lane)
+        count, starts, lane_rows = _ended_before(rows, lane, rows.end)
         least = np.minimum.reduceat(count[by_group], group_firsts)[same_shape]
+        if rows.is_late[lane_rows].any():
+            may_be, _, _ = _ended_before(rows, lane, rows.soonest)
+            usual = _usual(rows, count)
+            for most in (may_be, usual):
+                most[:] = np.minimum.reduceat(most[by_group], group_firsts)[same_shape]
+            least = np.maximum(least, np.minimum(may_be, usual))
+            _end_in_time(rows, lane, count, least, starts, lane_rows)
         count = np.where(rows.lane[at] == lane, count, least)
         known[index] = count
         has = count > 0
@@ -300,7 +342,27 @@ def _ways(rows: _Rows) -> tuple[Ints, Ints, Ints]:
     return known, target, _small(np.searchsorted(lanes, rows.lane[at]))
 
 
-def _ended_before(rows: _Rows, lane: int) -> tuple[Ints, Ints, Ints]:
+def _usual(rows: _Rows, count: Ints) -> Ints:
+    """What nodes of the same kind have at least in SOMETIMES of all steps and ranks."""
+    order = np.lexsort((count, rows.kind))
+    firsts = np.searchsorted(rows.kind[order], np.arange(rows.kinds + 1))
+    sizes = np.diff(firsts)
+    at = firsts[:-1] + np.minimum(np.ceil((1 - SOMETIMES) * sizes).astype(np.int64), sizes - 1)
+    usual: Ints = count[order][at][rows.kind]
+    return usual
+
+
+def _end_in_time(
+    rows: _Rows, lane: int, count: Ints, least: Ints, starts: Ints, lane_rows: Ints
+) -> None:
+    """Ends rows that were stamped late when the first node that waits for them begins."""
+    at = rows.node_rows
+    for node in np.flatnonzero((rows.lane[at] != lane) & (count < least)).tolist():
+        late = lane_rows[starts[node] + count[node] : starts[node] + least[node]]
+        rows.end[late] = np.minimum(rows.end[late], rows.begin[at[node]])
+
+
+def _ended_before(rows: _Rows, lane: int, end: Floats) -> tuple[Ints, Ints, Ints]:
     """Of each node: how many rows of the lane, in the order of their begins, had all ended when it
     began; where the rows of the lane begin in its step and rank; and these rows."""
     at = rows.node_rows
@@ -310,7 +372,7 @@ def _ended_before(rows: _Rows, lane: int) -> tuple[Ints, Ints, Ints]:
     firsts = np.searchsorted(rows.segment[lane_rows], np.arange(rows.segments))
     starts = _small(firsts)[rows.segment[at]]
     span = float(rows.step_ns.max() + 2 * rows.tolerance + 1)
-    ends = np.maximum.accumulate(rows.segment[lane_rows] * span + rows.end[lane_rows])
+    ends = np.maximum.accumulate(rows.segment[lane_rows] * span + end[lane_rows])
     latest = np.r_[-np.inf, ends][before]
     open_ = np.flatnonzero(latest > rows.segment[at] * span + rows.begin[at] + rows.tolerance)
     asked = rows.segment[at[open_]] * span + rows.begin[at[open_]] + rows.tolerance
@@ -337,9 +399,9 @@ def _needed(known: Ints, target: Ints, own_lane: Ints) -> tuple[Ints, Ints]:
     return np.concatenate(src), np.concatenate(dst)
 
 
-def _last_end(nodes: int, src: Ints, dst: Ints, end: Floats) -> Floats:
-    """When each node could have begun, at the earliest; 0.0 where nothing is before it."""
-    found = np.zeros(nodes)
+def _last_end(rank_begin: Floats, src: Ints, dst: Ints, end: Floats) -> Floats:
+    """When each node could have begun, at the earliest. rank_begin: where nothing is before it."""
+    found = rank_begin.copy()
     if len(dst):
         order = np.argsort(dst, kind="stable")
         targets = dst[order]

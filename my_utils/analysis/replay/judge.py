@@ -10,6 +10,7 @@ from ...core.units import count_text
 from ..verdict.kinds import Kind
 from ..verdict.result import NO_TIME, NO_TIME_REMEDY
 from ..verdict.warmup import warmup_of
+from .common_steps import with_common_steps
 from .engine import lengths, replay
 from .explain import LEAST, Explained, explain
 from .graph import Graph, graph_of
@@ -23,6 +24,7 @@ from .suspects import Claim
 from .unrecorded import with_unrecorded
 
 OFF_MAX = 2e-4  # of a step: so far may a replay with nothing changed be from what was measured
+MARKED_OFF_MAX = 0.1  # the same for the mean of the steps that the source marks
 TOO_EARLY_SHARE = 0.01  # of the meetings, that a member leaves before the last one has come
 STEPS_MIN = 3
 UNKNOWNS_MAX = 3000  # ranks and groups, whose clocks are solved for as a whole
@@ -76,10 +78,10 @@ def _judge(
     verdict: ReplayVerdict, operations: Operations, warmup: int | None, least_share: float
 ) -> None:
     operations = _without_warmup(verdict, operations, warmup)
-    verdict.operations = len(operations)
-    graph, operations = whole_graph(operations)
+    verdict.operations, marked_ns = len(operations), operations.marked_ns
+    graph, operations = whole_graph(operations, common_steps=True)
     verdict.notes, verdict.inferred = list(operations.notes), operations.inferred
-    _describe(verdict, graph)
+    _describe(verdict, graph, marked_ns)
     if verdict.judged_steps < STEPS_MIN:
         steps = count_text(verdict.judged_steps, "step")
         verdict.reason = f"{steps}, {STEPS_MIN} are needed"
@@ -89,7 +91,7 @@ def _judge(
         verdict.remedy = NO_TIME_REMEDY
         verdict.reason = NO_TIME
         return
-    if _leave_too_early(graph) or verdict.replay_off > OFF_MAX:
+    if _leave_too_early(graph) or verdict.replay_off > (MARKED_OFF_MAX if marked_ns else OFF_MAX):
         verdict.reason = (
             f"in {graph.too_early} of {len(graph.meeting_name)} meetings a rank leaves before the "
             f"last one has come, so clocks differ, or others meet; replayed unchanged the steps "
@@ -113,14 +115,20 @@ def _judge(
     verdict.status = "found" if found else "ok"
 
 
-def whole_graph(operations: Operations) -> tuple[Graph, Operations]:
+def whole_graph(operations: Operations, *, common_steps: bool = False) -> tuple[Graph, Operations]:
     """The graph with the meetings that were not recorded, on one clock where the clocks differ; and
-    its operations. operations: in order. Raises CannotReplay."""
+    its operations. operations: in order. common_steps: steps that each rank marks for itself are
+    taken from one collective of all ranks to the next where they can be. Raises CannotReplay."""
     graph = graph_of(operations)
     if _leave_too_early(graph):
         moved = with_one_clock(operations)
         if moved is not None:
             operations = moved.in_order()
+            graph = graph_of(operations)
+    if common_steps and operations.marked_ns:
+        common = with_common_steps(operations)
+        if common is not None:
+            operations = common
             graph = graph_of(operations)
     more = with_unrecorded(operations, graph)
     if more is None:
@@ -160,14 +168,31 @@ def _without_warmup(
     return operations.kept(operations.step >= steps[warmup])
 
 
-def _describe(verdict: ReplayVerdict, graph: Graph) -> None:
+def _describe(
+    verdict: ReplayVerdict, graph: Graph, marked_ns: dict[int, dict[int, tuple[int, int]]]
+) -> None:
     replayed = lengths(graph, replay(graph, graph.weights))
-    off = np.abs(replayed - graph.step_ns) / graph.step_ns.clip(1.0)
-    verdict.replay_off = float(np.max(off))
+    if marked_ns:
+        graph.step_ns = replayed
+        marked = _marked_mean(marked_ns, graph.steps)
+        verdict.replay_off = abs(float(replayed.mean()) / max(marked, 1.0) - 1)
+    else:
+        off = np.abs(replayed - graph.step_ns) / graph.step_ns.clip(1.0)
+        verdict.replay_off = float(np.max(off))
     verdict.step_ns = float(graph.step_ns.mean())
     verdict.judged_ranks = verdict.world_size = len(np.unique(graph.rank))
     verdict.judged_steps = len(graph.steps)
     verdict.first_step, verdict.last_step = int(graph.steps[0]), int(graph.steps[-1])
+
+
+def _marked_mean(marked_ns: dict[int, dict[int, tuple[int, int]]], steps: Ints) -> float:
+    """The mean of the steps as the source marks them, over all ranks."""
+    lengths_ns = [
+        end - begin
+        for marks in marked_ns.values()
+        for begin, end in (marks[step] for step in steps.tolist() if step in marks)
+    ]
+    return float(np.mean(lengths_ns)) if lengths_ns else 0.0
 
 
 # --- findings, with names instead of numbers ---
@@ -231,6 +256,12 @@ def with_one_clock(operations: Operations) -> Operations | None:
     moved = operations.kept(np.arange(len(operations)))
     shift = np.rint(late).astype(np.int64)[rank]
     moved.begin_ns, moved.end_ns = moved.begin_ns - shift, moved.end_ns - shift
+    by_rank = dict(zip(ranks.tolist(), np.rint(late).astype(np.int64).tolist(), strict=True))
+    moved.marked_ns = {
+        one: {step: (begin - by_rank[one], end - by_rank[one]) for step, (begin, end) in at.items()}
+        for one, at in operations.marked_ns.items()
+        if one in by_rank
+    }
     moved.notes = [
         *operations.notes,
         f"clocks differ by up to {np.ptp(late) * 1e-6:.3g} ms: set by the ends of collectives",

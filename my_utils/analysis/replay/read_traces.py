@@ -14,7 +14,7 @@ import numpy as np
 from ...core.reader_process import ReaderError, Readers, unpacked_bytes
 from .operations import SEND, TOGETHER, Ints, Operations
 from .table_files import number_meetings
-from .torch_trace import TraceRows, Words, read_trace
+from .torch_trace import COLLECTIVES, TraceRows, Words, read_trace
 
 POOL_ABOVE = 16 << 20  # bytes of JSON; fewer are read before other processes are up
 POOL_MAX = 16  # processes, of 80 MB each with a small trace
@@ -29,6 +29,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
     unread: list[str] = []
     ranks: dict[int, dict[str, Ints]] = {}
     hosts: dict[int, str] = {}
+    marked_ns: defaultdict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     idle: defaultdict[str, float] = defaultdict(float)
     shares: list[float] = []
     loads_here = False
@@ -52,6 +53,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
         rows["rank"] = np.full(len(rows["step"]), rank)
         before = ranks.get(rank)
         ranks[rank] = rows if before is None else _joined([before, rows])
+        marked_ns[rank] |= trace.marked_ns
         if trace.host_name:
             hosts[rank] = trace.host_name
         loads_here |= trace.loads_here
@@ -71,7 +73,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
     return Operations(
         columns["rank"], columns["lane"], columns["step"], columns["name"], columns["begin"],
         columns["end"], _meetings(columns), columns["side"], tuple(names), {}, hosts, notes,
-        num_workers=0 if loads_here else None,
+        num_workers=0 if loads_here else None, marked_ns=dict(marked_ns), late_lanes=(COLLECTIVES,),
     )  # fmt: skip
 
 

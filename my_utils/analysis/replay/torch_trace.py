@@ -15,6 +15,7 @@ import operator
 import re
 from array import array
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_HOST = ("cpu_op", "user_annotation")
 LAUNCHES = ("_runtime", "_driver")  # cuda_runtime, xpu_runtime, ...
 IS_COLLECTIVE = re.compile(r"nccl|rccl|gloo:", re.IGNORECASE)
+TIME_AS_TEXT = re.compile(r"-?\d{1,20}(\.\d{1,20})?", re.ASCII)
 RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)")
 SIDES = {"send": SEND, "recv": RECEIVE, "gloo:send": SEND, "gloo:recv": RECEIVE}
 BATCH = "SendRecv"  # kernels of sends and receives, and of all_to_all
@@ -40,6 +42,7 @@ NAMES_KEPT = 4096  # whose kind and short form are remembered
 NUMBER_MAX = 1 << 62
 TIME_MAX_US = NUMBER_MAX // 2000  # so that a begin and a length make a number
 WAITS_LEAST = 0.8  # of a collective, in which its thread runs nothing
+BEFORE = -NUMBER_MAX  # the trace
 COLLECTIVES = 1 << 20  # lanes from here on
 AWAITED = COLLECTIVES + 1
 INPUT = "input"
@@ -66,6 +69,7 @@ class TraceRows:
     idle_share: of the device. idle: the same in each name of the host.
     loads_here: batches are loaded in the training process.
     ungrouped: collectives that name no group. left_out: events that are not slices.
+    marked_ns: when each step begins and ends.
     """
 
     rows: dict[str, Ints]
@@ -78,6 +82,7 @@ class TraceRows:
     loads_here: bool
     ungrouped: int
     left_out: int
+    marked_ns: dict[int, tuple[int, int]]
 
 
 def read_trace(path: str) -> TraceRows | str:
@@ -95,6 +100,7 @@ def read_trace(path: str) -> TraceRows | str:
     return TraceRows(
         rows, list(trace.names), list(trace.groups), trace.rank, trace.host_name,
         trace.idle_share, trace.idle, trace.loads_here, trace.ungrouped, trace.left_out,
+        trace.marked_ns,
     )  # fmt: skip
 
 
@@ -107,6 +113,7 @@ class _Trace:
         self.host: list[array[int]] = [array("q") for _ in range(8)]
         self.device: list[array[int]] = [array("q") for _ in range(8)]
         self.steps: dict[int, tuple[int, int]] = {}
+        self.marked_ns: dict[int, tuple[int, int]] = {}
         self.launched: dict[int, int] = {}
         self.main: set[int] = set()
         self._threads = Words()
@@ -133,8 +140,8 @@ class _Trace:
     def _take(self, event: dict[str, Any]) -> None:
         category, name, args = event.get("cat"), str(event.get("name")), event.get("args")
         args = args if isinstance(args, dict) else {}
-        begin = int(number_within(event["ts"], TIME_MAX_US) * 1000)
-        end = begin + int(number_within(event.get("dur", 0), TIME_MAX_US) * 1000)
+        begin = int(_number(event["ts"]) * 1000)
+        end = begin + int(_number(event.get("dur", 0)) * 1000)
         thread = self._threads[event.get("tid")]
         if category == "user_annotation" and name.startswith(STEP):
             number = name.removeprefix(STEP)
@@ -243,14 +250,26 @@ class _Trace:
         lane, name, begin, end, group, side, peer, correlation = (
             np.array(one, np.int64) for one in self.device
         )
-        known = np.array([self.launched.get(one, -1) for one in correlation.tolist()])
-        launch = np.where(known >= 0, known, begin)
+        launch = self._launches(lane, begin, correlation)
         idle, host = Idle(begin, end), self._of_host(threads)
         self.idle_share = idle.share
         waited = np.bincount(host[1], idle.within(*host[2:4]), len(self.names)) / idle.span_ns
         self.idle = {word: waited[at] for word, at in self.names.items() if waited[at]}
         columns = (lane, name, begin, end, group, side, peer, launch)
         return tuple(map(np.concatenate, zip(columns, self._awaited(idle, threads), strict=True)))
+
+    def _launches(self, lane: Ints, begin: Ints, correlation: Ints) -> Ints:
+        """When each was launched. A stream does what it is given in that order, so what names no
+        launch was launched with the one before it; the first ones before the trace began. Of a
+        stream without any launch nothing is known but when it began."""
+        known = np.array([self.launched.get(one, BEFORE) for one in correlation.tolist()])
+        launch = np.where(np.isin(lane, lane[known != BEFORE]), known, begin)
+        order = np.lexsort((begin, lane))
+        found = launch[order]
+        last = np.maximum.accumulate(np.where(found == BEFORE, 0, np.arange(len(found))))
+        same = lane[order][last] == lane[order]
+        launch[order] = np.where(same, found[last], BEFORE)
+        return launch
 
     def _awaited(self, idle: Idle, threads: list[Ints]) -> tuple[Ints, ...]:
         """The part of each batch in which the device had nothing to do, up to its end."""
@@ -267,16 +286,25 @@ class _Trace:
     def _ends(
         self, found: dict[str, Ints], numbers: Ints, windows: Ints, on_device: bool
     ) -> dict[str, Ints]:
-        step, at = numbers, windows[:, 1]
+        step, first, at = numbers, windows[:, 0], windows[:, 1]
         if on_device:  # the device is idle until the first kernel of the next step
             step = np.unique(found["step"])
-            at = np.array([found["begin"][found["step"] == one].min() for one in step])
-            step, at = step[:-1], at[1:]
+            first = np.array([found["begin"][found["step"] == one].min() for one in step])
+            step, first, at = step[:-1], first[:-1], first[1:]
+        marks = zip(step.tolist(), first.tolist(), at.tolist(), strict=True)
+        self.marked_ns = {one: (begin, end) for one, begin, end in marks}
         nothing = np.zeros(len(step), np.int64)
         return {
             "lane": nothing, "name": nothing + self.names[END], "begin": at, "end": at,
             "group": nothing - 1, "side": nothing + TOGETHER, "peer": nothing - 1, "step": step,
         }  # fmt: skip
+
+
+def _number(value: Any) -> int | Decimal:
+    """Times may be text, as torch_npu writes them."""
+    if isinstance(value, str) and TIME_AS_TEXT.fullmatch(value):
+        value = Decimal(value)
+    return number_within(value, TIME_MAX_US)
 
 
 def _bounded(number: int) -> int:

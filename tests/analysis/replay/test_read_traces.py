@@ -434,3 +434,111 @@ def test_a_real_job_on_gloo_names_the_rank_whose_input_is_slow(code: str, tmp_pa
     first = verdict_of([str(tmp_path)]).findings[0]
     assert isinstance(first, ReplayFinding)
     assert (first.claim, first.ranks, first.evidence[0].name) == ("slow rank", (1,), "input")
+
+
+def gloo_trace(rank: int, steps: int, end_ms: float, forward_ms: float, late: int = 0) -> list[Any]:
+    """Rank 1 takes `forward_ms` in its forward and pauses `end_ms` at the end of each step, rank 0
+    neither; both wait for the all-reduce. Its end is stamped 3 ms late in each `late`th step, and
+    in one step the call itself returns late on rank 1."""
+    slow = rank == 1
+    forward, pause = (forward_ms, end_ms) if slow else (1.0, 0.0)
+    period = max(forward_ms, 1.0) + end_ms + 12.0
+    events = []
+    for step in range(steps):
+        begin = 1000 * (step * period + (end_ms if slow else 0.0))  # rank 1 is late at each begin
+        came = begin + 1000 * (forward + 2.0)
+        reduced = 1000 * (step * period + max(forward_ms, 1.0) + end_ms + 2.5) + 400
+        stamped = reduced + 3000 * (late > 0 and step % late == rank)
+        called = came + (5000 if late and slow and step == 7 else 50)
+        resumed = max(reduced, called) + 20
+        ends = begin + 1000 * period
+        events += [
+            slice_of("user_annotation", f"ProfilerStep#{step}", begin, ends),
+            slice_of("cpu_op", "aten::linear", begin + 100, begin + 100 + 1000 * forward),
+            slice_of("cpu_op", "aten::mm", came - 1500, called),
+            slice_of("cpu_op", "gloo:all_reduce", came, stamped, tid=2,
+                     **{"Process Group Ranks": "[0, 1]"}),
+            slice_of("cpu_op", "aten::as_strided", resumed, resumed + 300),
+            slice_of("cpu_op", "Optimizer.step#SGD.step", resumed + 310,
+                     ends - 1000 * pause - 100),
+        ]  # fmt: skip
+    return events
+
+
+def verdict_of_gloo(folder: Path, **plants: Any) -> ReplayVerdict:
+    for rank in range(2):
+        write_trace(folder, rank, gloo_trace(rank, **plants), 2)
+    verdict = verdict_of([str(folder)])
+    assert isinstance(verdict, ReplayVerdict)
+    return verdict
+
+
+@pytest.mark.parametrize("steps", [3, 4, 20])
+def test_a_pause_at_the_end_of_a_step_counts_once(tmp_path: Path, steps: int) -> None:
+    """The rank begins the next step late, too."""
+    verdict = verdict_of_gloo(tmp_path, steps=steps, end_ms=20.0, forward_ms=1.0)
+    assert verdict.step_ns == pytest.approx(33e6, rel=0.02)
+    assert verdict.replay_off <= 0.02
+    first = verdict.findings[0]
+    assert isinstance(first, ReplayFinding)
+    assert (first.claim, first.ranks) == ("slow rank", (1,))
+    assert first.evidence[0].name == "before end of step"
+    assert first.saves_ns_a_step == pytest.approx(20e6, rel=0.03)
+
+
+@pytest.mark.parametrize("late", [2, 5, 9])
+def test_ends_that_are_stamped_late_hide_no_wait(tmp_path: Path, late: int) -> None:
+    """What waits for a collective may begin before the thread of gloo stamps its end."""
+    verdict = verdict_of_gloo(tmp_path, steps=20, end_ms=0.0, forward_ms=61.0, late=late)
+    first = verdict.findings[0]
+    assert isinstance(first, ReplayFinding)
+    assert (first.claim, first.ranks, first.evidence[0].name) == ("slow rank", (1,), "aten::linear")
+    assert first.saves_ns_a_step == pytest.approx(60e6, rel=0.02)
+
+
+def test_a_step_whose_own_marks_say_otherwise_is_not_judged(tmp_path: Path) -> None:
+    for rank in range(2):
+        events = gloo_trace(rank, 6, 0.0, 30.0)
+        for event in events:
+            if event["name"].startswith("ProfilerStep#"):
+                event["dur"] *= 0.8
+        write_trace(tmp_path, rank, events, 2)
+    verdict = verdict_of([str(tmp_path)])
+    assert verdict.status == "not judged"
+    assert "replayed unchanged the steps are off by" in " ".join(verdict.lines()), verdict.lines()
+
+
+def test_a_kernel_belongs_to_the_step_that_launched_it(tmp_path: Path) -> None:
+    """The host needs 10 ms a step, the device 20; three kernels were queued before the trace."""
+    events, ends = [], 0.0
+    for correlation in range(1000, 1003):
+        events.append(slice_of("kernel", "gemm", ends, ends + 20_000, stream=7,
+                               correlation=correlation))  # fmt: skip
+        ends += 20_000
+    for step in range(1, 6):
+        begin = (step - 1) * 10_000.0
+        events += [
+            slice_of("user_annotation", f"ProfilerStep#{step}", begin, begin + 10_000),
+            slice_of("cuda_runtime", "cudaLaunchKernel", begin + 200, begin + 210,
+                     correlation=step),
+            slice_of("kernel", "gemm", ends, ends + 20_000, stream=7, correlation=step),
+        ]  # fmt: skip
+        ends += 20_000
+    write_trace(tmp_path, 0, events, 1)
+    verdict = verdict_of([str(tmp_path)])
+    assert isinstance(verdict, ReplayVerdict)
+    assert verdict.step_ns == pytest.approx(20e6, rel=0.001), verdict.lines()
+    assert "passes between operations" not in " ".join(verdict.lines())
+
+
+def test_times_may_be_text(tmp_path: Path) -> None:
+    """As torch_npu writes them, without an object around the events."""
+    for rank in range(2):
+        events = gloo_trace(rank, 20, 0.0, 61.0)
+        for event in events:
+            event["ts"], event["dur"] = f"{1.7e15 + event['ts']:.3f}", f"{event['dur']:.3f}"
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(events))
+    verdict = verdict_of([str(tmp_path)])
+    assert verdict.findings[0].ranks == (1,), verdict.lines()
+    assert verdict.findings[0].saves_ns_a_step == pytest.approx(60e6, rel=0.02)
+    assert not any("are not slices" in note for note in verdict.notes)
