@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,7 +28,15 @@ from .unrecorded import with_unrecorded
 OFF_MAX = 2e-4  # of a step: so far may a replay with nothing changed be from what was measured
 MARKED_OFF_MAX = 0.1  # the same for the mean of the steps that the source marks
 TOO_EARLY_SHARE = 0.01  # of the meetings, that a member leaves before the last one has come
+HIDDEN_STEPS, HIDDEN_SHARE = 0.9, 0.5  # see `_moving_as_one`
+PAIRED_MAX = 16  # ranks
+CUT_SHARE = 0.05
 STEPS_MIN = 3
+IS_COLLECTIVE = re.compile(
+    r"all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all|broadcast|barrier|"
+    r"nccl|rccl|gloo:",
+    re.IGNORECASE,
+)
 UNKNOWNS_MAX = 3000  # ranks and groups, whose clocks are solved for as a whole
 
 KINDS: dict[Claim, Kind] = {
@@ -98,16 +108,19 @@ def _judge(
             f"are off by up to {100 * verdict.replay_off:.2g} %"
         )
         return
-    alone = _alone_share(operations, graph)
+    alone, what = _alone_share(operations, graph)
     if alone >= LEAST:
         verdict.reason = (
-            f"{100 * alone:.0f} % of the time is in receives whose senders are not known, so that "
+            f"{100 * alone:.0f} % of the time is in {what} are not known, so that "
             "nobody knows who waits for whom"
         )
         return
     roles = Roles(graph, operations.stages, operations.hosts)
     verdict.slowdown = slowdown_of(graph)
     found, verdict.unknown_share = explain(graph, roles, least_share)
+    verdict.reason = next(filter(None, (_hidden(one, graph) for one in found[:1])), None)
+    if verdict.reason:
+        return
     verdict.findings = [_finding_of(one, graph, roles) for one in found]
     for one in verdict.findings:
         if one.kind == "input" and operations.num_workers is not None:
@@ -138,11 +151,81 @@ def whole_graph(operations: Operations, *, common_steps: bool = False) -> tuple[
     return graph_of(operations), operations
 
 
-def _alone_share(operations: Operations, graph: Graph) -> float:
-    """The share of all ranks' time in receives that meet no send."""
-    alone = (operations.side == RECEIVE) & (operations.meeting < 0)
-    took = float((operations.end_ns - operations.begin_ns)[alone].sum())
-    return took / max(float(graph.step_ns.sum()) * len(np.unique(graph.rank)), 1.0)
+def _alone_share(operations: Operations, graph: Graph) -> tuple[float, str]:
+    """How much of the steps the rank that has most of it spends in receives, or in collectives,
+    that meet nobody in the file; and what these are, in words."""
+    ranks = numbers_of(operations.rank)[0]
+    if not ranks.any():  # one rank, which is compared with nobody
+        return 0.0, ""
+    number, count = numbers_of(operations.meeting)
+    alone = (np.bincount(number, minlength=count) == 1)[number] | (operations.meeting < 0)
+    names = np.array([IS_COLLECTIVE.search(name) is not None for name in operations.names])
+    receives = operations.side == RECEIVE
+    calls = (operations.side == TOGETHER) & (names[operations.name] | (operations.meeting >= 0))
+    took = (operations.end_ns - operations.begin_ns).astype(np.float64)
+    total = max(float(graph.step_ns.sum()), 1.0)
+    found = [
+        (float(np.bincount(ranks[rows], took[rows], minlength=1).max()) / total, what)
+        for rows, what in (
+            (alone & receives, "receives whose senders"),
+            (alone & calls, "collectives whose members"),
+        )
+    ]
+    return max(found)
+
+
+def _hidden(one: Explained, graph: Graph) -> str | None:
+    """Why nobody knows whom this finding is about: ranks that it names together meet where nothing
+    says so."""
+    suspect = one.suspect
+    for number, before in _cut_most(one, graph) if len(suspect.ranks) > 1 else ():
+        nodes = np.flatnonzero(graph.name == number)
+        pair = _moving_as_one(graph, nodes, before, suspect.ranks[:PAIRED_MAX])
+        if pair is not None:
+            name = f"{'before ' if before else ''}{graph.names[number]}"
+            return (
+                f"ranks {pair[0]} and {pair[1]} wait for each other in {name}, which was not "
+                "recorded, so that nobody knows who waits for whom"
+            )
+    return None
+
+
+def _cut_most(one: Explained, graph: Graph) -> list[tuple[int, bool]]:
+    """Names of the operations that are cut, and whether in the time before them, that have at least
+    CUT_SHARE of what is cut."""
+    cut, size = one.suspect.cut, len(graph.names)
+    parts = [
+        np.bincount(graph.name[cut.nodes], np.maximum(values, 0.0), size)
+        for values in (cut.own, cut.gap)
+    ]
+    least = CUT_SHARE * float(sum(part.sum() for part in parts))
+    return [
+        (int(name), before)
+        for before, part in zip((False, True), parts, strict=True)
+        for name in np.flatnonzero((part > 0) & (part >= least))
+    ]
+
+
+def _moving_as_one(
+    graph: Graph, nodes: Ints, before: bool, ranks: Sequence[int]
+) -> tuple[int, int] | None:
+    """Two ranks that leave these nodes, or begin them, in nearly all steps much closer together
+    than the nodes differ from step to step."""
+    left = graph.begin_ns[nodes] if before else graph.end_ns[nodes]
+    took = left - graph.begin_ns[nodes] + (graph.weights.gap[nodes] if before else 0.0)
+    key, keys = numbers_of(graph.key[nodes])
+    differs = np.abs(took - Groups(key, keys).medians(took)[key])
+    turn, turns = numbers_of(graph.step[nodes], graph.kind[nodes])
+    place, who = np.full((len(ranks), turns), -1), graph.rank[nodes]
+    for row, rank in enumerate(ranks):
+        place[row, turn[who == rank]] = np.flatnonzero(who == rank)
+    for first, second in itertools.combinations(range(len(ranks)), 2):
+        both = (place[first] >= 0) & (place[second] >= 0)
+        one, other = place[first, both], place[second, both]
+        least = HIDDEN_SHARE * np.median(differs[one]) if len(one) else 0.0
+        if least and np.quantile(np.abs(left[one] - left[other]), HIDDEN_STEPS) <= least:
+            return ranks[first], ranks[second]
+    return None
 
 
 def _leave_too_early(graph: Graph) -> bool:
@@ -222,13 +305,20 @@ def _finding_of(one: Explained, graph: Graph, roles: Roles) -> ReplayFinding:
     )
 
 
+def _is_before(name: str, graph: Graph) -> bool:
+    return name.startswith("before ") and name not in graph.names
+
+
+def _name_of(name: str, graph: Graph) -> int:
+    return graph.names.index(name.removeprefix("before ") if _is_before(name, graph) else name)
+
+
 def _evidence(one: Explained, graph: Graph) -> list[Evidence]:
     """Where it is: of each name what it takes on average, and what it would take."""
     cut = one.suspect.cut
     found = []
     for name, share in one.where:
-        before = name.startswith("before ") and name not in graph.names
-        number = graph.names.index(name.removeprefix("before ") if before else name)
+        before, number = _is_before(name, graph), _name_of(name, graph)
         those = graph.name[cut.nodes] == number
         if those.any():
             part, off = (one.weights.gap, cut.gap) if before else (one.weights.own, cut.own)

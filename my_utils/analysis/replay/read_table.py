@@ -130,8 +130,7 @@ def _plain(columns: dict[str, Column], known: dict[str, str]) -> Operations:
     order = np.lexsort((end, begin, whole["rank"], whole["step"]))
     whole = {one: values[order] for one, values in whole.items()}
     rank, step = whole["rank"], whole["step"]
-    meets = {"group", "peer"} & set(whole)
-    side = _sides(names)[whole["name"]] if meets else np.zeros(len(order), np.int64)
+    side = _sides(names)[whole["name"]]
     meeting = np.full(len(order), -1, np.int64)
     calls = np.zeros(len(order), np.bool_)
     if "peer" in whole:
