@@ -248,7 +248,7 @@ def _without_warmup(
         return operations
     if warmup >= len(steps):
         raise CannotReplay("all steps are warm-up: their times never settle")
-    return operations.kept(operations.step >= steps[warmup])
+    return operations.kept(slice(int(first[warmup]), None))  # in order, so without a copy
 
 
 def _describe(

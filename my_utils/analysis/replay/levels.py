@@ -54,20 +54,20 @@ def order_of(
     done = level.copy()
     np.maximum.at(done, member[waits], met[meeting[waits]])
     count = int(max(level.max(initial=-1), met.max(initial=-1), done.max(initial=-1))) + 1
-    starts = np.argsort(level, kind="stable")
-    meets = np.argsort(met, kind="stable")
+    starts = np.argsort(level, kind="stable").astype(np.int32)
+    meets = np.argsort(met, kind="stable").astype(np.int32)
     # Within a level those that wait for nobody end first.
-    ends = np.argsort(2 * done + waiting, kind="stable")
+    ends = np.argsort(2 * done + waiting, kind="stable").astype(np.int32)
     start_place, meeting_place = _places(starts), _places(meets)
     end_place = _places(ends) + 1
     alone_items = ends[~waiting[ends]]
     joint_items = ends[waiting[ends]]
-    edge_source = np.r_[end_place[src], np.zeros(nodes, np.int64)]
-    edge_owner = np.r_[start_place[dst], np.arange(nodes)]
+    edge_source = np.r_[end_place[src], np.zeros(nodes, np.int32)]
+    edge_owner = np.r_[start_place[dst], np.arange(nodes, dtype=np.int32)]
     has_edge = np.zeros(nodes, np.bool_)
     has_edge[start_place[dst]] = True
     kept = np.r_[np.ones(len(src), np.bool_), ~has_edge]
-    joint_place = np.full(nodes, -1)
+    joint_place = np.full(nodes, -1, np.int32)
     joint_place[joint_items] = np.arange(len(joint_items))
     return Order(
         starts=_slices(starts, edge_source[kept], edge_owner[kept], level, count),
@@ -78,14 +78,13 @@ def order_of(
         joint=_slices(
             joint_items, meeting_place[meeting[waits]], joint_place[member[waits]], done, count
         ),
-        start_place=start_place.astype(np.int32), end_place=end_place.astype(np.int32),
-        levels=count,
+        start_place=start_place, end_place=end_place, levels=count,
     )  # fmt: skip
 
 
 def _places(items: Ints) -> Ints:
-    found = np.empty(len(items), np.int64)
-    found[items] = np.arange(len(items))
+    found = np.empty(len(items), np.int32)
+    found[items] = np.arange(len(items), dtype=np.int32)
     return found
 
 
@@ -93,7 +92,9 @@ def _slices(items: Ints, source: Ints, owner: Ints, level: Ints, count: int) -> 
     by_owner = np.argsort(owner, kind="stable")
     first = np.searchsorted(owner[by_owner], np.arange(len(items) + 1))
     bounds = np.searchsorted(level[items], np.arange(count + 1))
-    return Slices(items.astype(np.int32), source[by_owner], first, bounds)
+    return Slices(
+        items.astype(np.int32), source[by_owner].astype(np.int32), first.astype(np.int32), bounds
+    )
 
 
 def _levels(
@@ -107,7 +108,7 @@ def _levels(
     missing = np.bincount(dst, minlength=nodes)
     absent = np.bincount(meeting, minlength=meetings)
     pending = np.bincount(member[waits], minlength=nodes)
-    level, met = np.full(nodes, -1), np.full(meetings, -1)
+    level, met = np.full(nodes, -1, np.int32), np.full(meetings, -1, np.int32)
     current = np.flatnonzero(missing == 0)
     at = 0
     while len(current):
@@ -126,7 +127,8 @@ def _levels(
 
 def _grouped(owner: Ints, item: Ints, count: int) -> tuple[Ints, Ints]:
     by_owner = np.argsort(owner, kind="stable")
-    return np.searchsorted(owner[by_owner], np.arange(count + 1)), item[by_owner]
+    first = np.searchsorted(owner[by_owner], np.arange(count + 1)).astype(np.int32)
+    return first, item[by_owner]
 
 
 def _ranges(first: Ints, owners: Ints) -> Ints:

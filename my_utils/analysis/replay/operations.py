@@ -59,14 +59,12 @@ class Operations:
 
     def __post_init__(self) -> None:
         for column in ("rank", "lane", "step", "name", "meeting", "side"):
-            values = getattr(self, column)
-            if values.dtype.itemsize > 4 and _fits(values):
-                setattr(self, column, values.astype(np.int32))
+            setattr(self, column, in_half(getattr(self, column)))
 
     def __len__(self) -> int:
         return len(self.rank)
 
-    def kept(self, rows: Flags | Ints) -> Operations:
+    def kept(self, rows: Flags | Ints | slice) -> Operations:
         """The same with these rows alone."""
         chosen = copy.copy(self)
         for one in COLUMNS:
@@ -75,20 +73,27 @@ class Operations:
 
     def in_order(self) -> Operations:
         """Sorted by step, rank, begin and end."""
-        columns = (self.step, self.rank, self.begin_ns, self.end_ns)
-        equal = np.ones(max(len(self) - 1, 0), np.bool_)
-        is_sorted = True
-        for column in columns:
-            is_sorted &= not (equal & (column[1:] < column[:-1])).any()
-            equal &= column[1:] == column[:-1]
-        if is_sorted:
+        if are_in_order(self.step, self.rank, self.begin_ns, self.end_ns):
             return self
         return self.kept(np.lexsort((self.end_ns, self.begin_ns, self.rank, self.step)))
 
 
-def _fits(values: Ints) -> bool:
-    """Whether 32 bits are enough, with a margin to count on."""
-    return bool(len(values) == 0 or max(abs(int(values.min())), abs(int(values.max()))) < 1 << 30)
+def are_in_order(*columns: Ints) -> bool:
+    """Whether rows are sorted by the first column, those that agree in it by the second one, ..."""
+    equal = np.ones(max(len(columns[0]) - 1, 0), np.bool_)
+    for column in columns:
+        if (equal & (column[1:] < column[:-1])).any():
+            return False
+        equal &= column[1:] == column[:-1]
+    return True
+
+
+def in_half(values: Ints) -> Ints:
+    """In 32 bits where they are enough, with a margin to count on."""
+    is_wide = values.dtype.itemsize > 4 and len(values) > 0
+    if is_wide and max(abs(int(values.min())), abs(int(values.max()))) >= 1 << 30:
+        return values
+    return values.astype(np.int32, copy=False)
 
 
 COLUMNS = ("rank", "lane", "step", "name", "begin_ns", "end_ns", "meeting", "side")

@@ -13,7 +13,7 @@ import re
 import numpy as np
 
 from ...core.run_files.state import WORLD_SIZE_MAX
-from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations
+from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations, are_in_order, in_half
 from .table_files import (
     WHOLE_MAX,
     BadTable,
@@ -112,41 +112,49 @@ def _times(columns: dict[str, Column], known: dict[str, str]) -> tuple[Ints, Int
 
 
 def _plain(columns: dict[str, Column], known: dict[str, str]) -> Operations:
+    """Takes the columns out of the dictionary one by one, each in half the memory if it can be."""
     begin, end = _times(columns, known)
-    whole = {"step": columns["step"].whole("step")}
-    whole["rank"] = columns["rank"].whole("rank", below=WORLD_SIZE_MAX)
+    whole = {"step": in_half(columns.pop("step").whole("step"))}
+    whole["rank"] = in_half(columns.pop("rank").whole("rank", below=WORLD_SIZE_MAX))
     for one in {"lane", "sequence"} & set(columns):
-        whole[one] = columns[one].places(known[one])[0]
-        if columns[one].words is None:
-            whole[one] = columns[one].whole(known[one], -1)
-    whole["name"], names = columns["name"].places("name")
+        column = columns.pop(one)
+        is_text = column.words is not None
+        whole[one] = in_half(
+            column.places(known[one])[0] if is_text else column.whole(known[one], -1)
+        )
+    whole["name"], names = columns.pop("name").places("name")
     if (whole["name"] < 0).any():
         raise BadTable("column 'name' has rows without a name")
     if "peer" in columns:
-        whole["peer"] = columns["peer"].whole("peer", -1, WORLD_SIZE_MAX)
+        whole["peer"] = in_half(columns.pop("peer").whole("peer", -1, WORLD_SIZE_MAX))
     words: dict[str, tuple[str, ...]] = {}
     for one in {"group", "stage", "host"} & set(columns):
-        whole[one], words[one] = columns[one].places(known[one])
-    order = np.lexsort((end, begin, whole["rank"], whole["step"]))
-    whole = {one: values[order] for one, values in whole.items()}
+        values, words[one] = columns.pop(one).places(known[one])
+        whole[one] = in_half(values)
+    stages = of_ranks(whole["rank"], whole.pop("stage")) if "stage" in whole else {}
+    hosts = of_ranks(whole["rank"], whole.pop("host")) if "host" in whole else {}
+    if not are_in_order(whole["step"], whole["rank"], begin, end):
+        order = np.lexsort((end, begin, whole["rank"], whole["step"]))
+        begin, end = begin[order], end[order]
+        for one in whole:
+            whole[one] = whole[one][order]
+        del order
     rank, step = whole["rank"], whole["step"]
     side = _sides(names)[whole["name"]]
-    meeting = np.full(len(order), -1, np.int64)
-    calls = np.zeros(len(order), np.bool_)
-    if "peer" in whole:
+    meeting = np.full(len(rank), -1, np.int32)
+    calls = (side != TOGETHER) & (whole["peer"] >= 0) if "peer" in whole else np.zeros(0, np.bool_)
+    if calls.any():
         peer = whole["peer"]
-        calls = (side != TOGETHER) & (peer >= 0)
         ends = (np.where(side == SEND, rank, peer), np.where(side == SEND, peer, rank))
         number_meetings(meeting, calls, whole, (step, *ends), (rank, *ends, side))
     if "group" in whole:
         group = whole["group"]
-        number_meetings(meeting, (group >= 0) & ~calls, whole, (step, group), (rank, group))
-    lane = whole.get("lane", np.where(side == TOGETHER, 0, 1 + whole["name"]))
-    stages = of_ranks(rank, whole["stage"]) if "stage" in whole else {}
-    hosts = of_ranks(rank, whole["host"]) if "host" in whole else {}
+        rows = (group >= 0) & (meeting < 0)
+        number_meetings(meeting, rows, whole, (step, group), (rank, group))
+    lane = whole["lane"] if "lane" in whole else np.where(side == TOGETHER, 0, 1 + whole["name"])
     notes = [] if (meeting >= 0).any() else ["the table names no group and no peer"]
     return Operations(
-        rank, lane, step, whole["name"], begin[order], end[order], meeting, side, names,
+        rank, lane, step, whole["name"], begin, end, meeting, side, names,
         {one: _number(words["stage"][at], at) for one, at in stages.items() if at >= 0},
         {one: words["host"][at] for one, at in hosts.items() if at >= 0}, notes,
     )  # fmt: skip
@@ -163,7 +171,7 @@ def _sides(names: tuple[str, ...]) -> Ints:
         words = set(re.split(r"[^a-z0-9]+", name.lower()))
         sends, receives = words & {"send", "isend"}, words & {"recv", "irecv", "receive"}
         found.append(TOGETHER if bool(sends) == bool(receives) else SEND if sends else RECEIVE)
-    return np.array(found)
+    return np.array(found, np.int8)
 
 
 # --- tables of Megatron's timers ---

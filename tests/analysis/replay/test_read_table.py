@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from my_utils.analysis.replay.inputs import holds_operations, verdict_of
 from my_utils.analysis.replay.judge import judge_operations
-from my_utils.analysis.replay.operations import COLUMNS, TOGETHER
+from my_utils.analysis.replay.operations import COLUMNS, TOGETHER, numbers_of
 from my_utils.analysis.replay.read_table import read_table
 from my_utils.analysis.replay.result import ReplayVerdict
 from my_utils.analysis.replay.table_files import BadTable
@@ -174,3 +175,46 @@ def test_a_run_of_ours_is_no_folder_of_traces(tmp_path: Path, name: str) -> None
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / name).write_text("")
     assert not holds_operations([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["short row", "long row", "no number", "quoted line", "bytes", "number as a name", "exact"],
+)
+def test_both_readers_of_csv_say_the_same(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow's is faster; what it cannot read as it is, the other one reads or refuses."""
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    rows = rows_of(case_of("3d", None, 0, 8, 4, 1).program)
+    if damage == "short row":
+        rows[7] = rows[7][:3]
+    elif damage == "long row":
+        rows[7].append("more")
+    elif damage == "no number":
+        rows[7][4] = "soon"
+    elif damage == "quoted line":
+        rows[7][9] = "no\nde"
+    elif damage == "number as a name":
+        rows[7][3] = "7"
+    elif damage == "exact":
+        rows[7][4] = str(2**60 + 1)
+        rows[7][5] = str(2**60 + 3)
+    path = write(tmp_path / "run.csv", HEADER, rows)
+    if damage == "bytes":
+        Path(path).write_bytes(Path(path).read_bytes().replace(b"node0", b"n\xffde0"))
+
+    def read() -> object:
+        try:
+            found = read_table(path)
+        except BadTable as error:
+            return str(error)
+        columns = {column: getattr(found, column).tolist() for column in COLUMNS}
+        columns["name"] = [found.names[one] for one in columns["name"]]
+        columns["meeting"] = numbers_of(found.meeting)[0].tolist()
+        return columns, found.stages, found.hosts, found.notes
+
+    with_arrow = read()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert read() == with_arrow
+    assert not isinstance(with_arrow, str) or damage == "no number"
