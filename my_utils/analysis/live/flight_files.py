@@ -31,6 +31,7 @@ from ...core.trusted_open import open_without_waiting
 DUMP_BYTES_MAX = 256 << 20
 LOOK_AHEAD_BYTES = 1 << 20
 SHAPES_SHOWN = 3
+PAUSES_KEPT = 3
 DIMENSIONS_MAX = 64  # of a tensor
 ELEMENTS_MAX = 1 << 63
 # Numbers of a group's collectives between the first and the last. There are gaps, but few.
@@ -186,8 +187,11 @@ class GroupCalls:
     pending: dict[int, Call] = field(default_factory=dict)  # entered and not finished
     failed: int = 0  # the collective that has either ended or failed; 0 for none
     newest: Call | None = None
+    newest_s: float = 0.0  # Unix time of the newest call, or send or receive
+    has_peers: bool = False  # somebody sends or receives in it
     peer_pending: list[PeerCall] = field(default_factory=list)
     peer_counts: dict[tuple[str, int], int] = field(default_factory=dict)
+    in_batches: bool = True  # sends and receives are called as one, not one by one
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,8 @@ class Dump:
     enqueued: dict[str, int]  # the newest collective, by the group's number
     groups: dict[str, GroupCalls]
     order: Order
-    pause_s: float  # the third longest time between two calls; 0.0 with fewer
+    newest_s: float  # Unix time of its newest call; 0.0 for none
+    pauses_s: tuple[float, ...]  # the longest times between two calls, PAUSES_KEPT at most
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -313,7 +318,8 @@ def _as_dump(rank: int, path: str, written_s: float, content: Content) -> Dump:
         enqueued=enqueued,
         groups=groups,
         order=_order(entries, kinds),
-        pause_s=_pause_s(entries),
+        newest_s=max((group.newest_s for group in groups.values()), default=0.0),
+        pauses_s=_pauses_s(entries, groups),
     )
 
 
@@ -324,6 +330,8 @@ def _as_group(name: str, called: list[tuple[Entry, str]]) -> GroupCalls:
     between_peers: dict[int, list[Entry]] = {}
     newest: Entry | None = None
     for entry, kind in called:
+        group.has_peers |= entry.p2p_seq_id > 0
+        group.newest_s = max(group.newest_s, entry.time_created_ns / 1e9)
         if entry.is_p2p:
             between_peers.setdefault(entry.p2p_seq_id, []).append(entry)
             group.last = max(group.last, entry.collective_seq_id)
@@ -350,10 +358,14 @@ def _order(entries: list[Entry], kinds: list[str]) -> Order:
     return Order(tuple(words), codes, array("q", numbers), array("q", records))
 
 
-def _pause_s(entries: list[Entry]) -> float:
-    created = [entry.time_created_ns for entry in entries]
-    pauses = sorted(later - earlier for earlier, later in itertools.pairwise(created))
-    return max(0.0, pauses[-3] / 1e9) if len(pauses) > 2 else 0.0
+def _pauses_s(entries: list[Entry], groups: Mapping[str, GroupCalls]) -> tuple[float, ...]:
+    """Until the first call that has not ended: from there on it may be the hang."""
+    pending = [call for group in groups.values() for call in group.pending.values()]
+    pending += [one.call for group in groups.values() for one in group.peer_pending]
+    last = min((call.created_ns for call in pending), default=math.inf)
+    created = [entry.time_created_ns for entry in entries if entry.time_created_ns <= last]
+    pauses = (max(0.0, later - earlier) / 1e9 for earlier, later in itertools.pairwise(created))
+    return tuple(sorted(pauses, reverse=True)[:PAUSES_KEPT])
 
 
 def _check_numbers(kinds: Mapping[int, str]) -> None:
@@ -465,6 +477,7 @@ def _add_peers(group: GroupCalls, seq: int, entries: list[Entry]) -> None:
     """Sends and receives that were called as one have a record each, and one of the whole, which
     comes last and alone has a state."""
     finished = _is_finished(entries[-1])
+    group.in_batches &= len(entries) > 1
     for entry in entries:
         way, peer = _way(_operation(entry))
         if peer < 0:

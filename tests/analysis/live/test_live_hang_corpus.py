@@ -33,6 +33,8 @@ LEFT = {
     "fsdp8_devB": "all ranks are inside the call and nobody has ended it",
     "pp4dp2_devB": "all ranks are inside the call and nobody has ended it",
     "tp2pp4dp2_devB": "all ranks are inside the call and nobody has ended it",
+    "pp4dp2_wronggroup": "nothing but calls under way, and each of the four is in its own",
+    "tp4dp2_dtype": "a group of two, and nothing but calls under way: either may be right",
     "ep4dp2_dead_miss": "two ranks without a dump, for each of which one rank waits alone",
     "gloo_pp3_skip_1": "gloo records no sends and receives, and nothing else is under way",
 }

@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..flight_files import Call, Dump, PeerCall
-from .groups import Group
+from .groups import Group, places_of
 
+_AFTER_ALL = 1 << 62  # the running number of a call that a dump does not have
 HUNG_S = 5.0  # a shorter wait does not count: clocks of hosts are so far apart
 SAME_MOMENT_S = 6.0  # between dumps of one standstill
 
@@ -22,8 +23,9 @@ class Node:
 
     absent and behind: members that hold it up. inside: those that wait in it. ended: those that
     have ended it; late: those of them that came after the others had waited. unknown: members
-    without a dump. unclear: members whose dump does not say it. kinds: what ranks called under its
-    number, where they differ. accused: those whose path parted from the others' here.
+    without a dump. unclear: members whose dump does not say it; entered: those of them that have
+    come to it, and have either ended it or failed. kinds: what ranks called under its number, where
+    they differ. accused: those whose path parted from the others' here.
     """
 
     group: Group
@@ -36,12 +38,18 @@ class Node:
     late: list[int] = field(default_factory=list)
     unknown: list[int] = field(default_factory=list)
     unclear: list[int] = field(default_factory=list)
+    entered: list[int] = field(default_factory=list)
     kinds: dict[str, list[int]] = field(default_factory=dict)
     accused: list[int] = field(default_factory=list)
 
     @property
     def members(self) -> tuple[int, ...]:
         return tuple(sorted(self.peers.union(self.inside))) if self.peers else self.group.members
+
+    @property
+    def open_to(self) -> list[int]:
+        """The ranks of which nobody knows whether those inside wait for them."""
+        return [*self.unknown, *(rank for rank in self.unclear if rank not in self.entered)]
 
     @property
     def holders(self) -> list[int]:
@@ -59,6 +67,17 @@ class Stand:
     waited_s: float  # when the dump was written
 
 
+@dataclass(frozen=True)
+class RecordedWait:
+    """Where a rank waits by the stages and calls that `my_utils run` has recorded. holders: the
+    members that have not come. since_ns: Unix time."""
+
+    name: str
+    members: tuple[int, ...]
+    holders: tuple[int, ...]
+    since_ns: int
+
+
 class Standstill:
     """The dumps of a run, and in which calls its ranks wait."""
 
@@ -68,15 +87,18 @@ class Standstill:
         groups: Mapping[tuple[int, str], Group],
         world_size: int = 0,
         gone: Collection[int] = (),
+        recorded: Mapping[int, RecordedWait] | None = None,
     ) -> None:
         """gone: ranks whose processes ended before the others hung; without a dump they can
-        have entered nothing more."""
+        have entered nothing more. recorded: where ranks wait of which the dumps do not say it, as
+        gloo's do not have sends and receives."""
         self.dumps = {dump.rank: dump for dump in dumps}
         self.groups = groups
         self.newest_s = max((_written_s(dump) for dump in dumps), default=0.0)
         size = max(world_size, max(self.dumps, default=0))
         self._missing = [rank for rank in range(size) if rank not in self.dumps]
         self.gone = frozenset(gone).difference(self.dumps)
+        self.places = places_of(groups)
         self.pending = {dump.rank: _pending_records(dump) for dump in dumps}
         stands = {dump.rank: _stand(dump, groups) for dump in dumps}
         self.stale = frozenset(
@@ -89,6 +111,17 @@ class Standstill:
         }
         self.nodes: dict[int, Node] = {}  # of each rank that waits somewhere
         self._find_nodes()
+        for rank, wait in (recorded or {}).items():
+            if rank in self.dumps and rank not in self.stands and rank not in self.stale:
+                self._add_recorded(rank, wait)
+
+    def _add_recorded(self, rank: int, wait: RecordedWait) -> None:
+        group = Group.recorded(wait.name, wait.members)
+        kind = wait.name.partition(" ")[0]
+        call = Call(0, kind, "", wait.since_ns, True, "", record=_AFTER_ALL)
+        waited_s = _written_s(self.dumps[rank]) - wait.since_ns / 1e9
+        self.stands[rank] = Stand(group, call, (), waited_s)
+        self.nodes[rank] = Node(group, call, inside=[rank], absent=list(wait.holders))
 
     def maybe_failed(self, rank: int) -> Group | None:
         """The group of the newest call of a rank, where gloo may have ended it by an error: not all
@@ -140,6 +173,15 @@ class Standstill:
             self.nodes[rank] = node
         for node in collectives.values():
             self._fill(node)
+        self._find_held_together()
+
+    def _find_held_together(self) -> None:
+        """A send or receive whose other side has come to it, together with others that wait."""
+        of_peers = {rank: node for rank, node in self.nodes.items() if node.peers}
+        held = {rank for rank, node in of_peers.items() if node.holders or node.open_to}
+        for rank, node in of_peers.items():
+            if rank not in held:
+                node.behind += [peer for peer in node.peers & held if peer not in node.ended]
 
     def _fill(self, node: Node) -> None:
         group, seq = node.group, node.call.seq
@@ -158,7 +200,9 @@ class Standstill:
                 (node.unclear if rank in self.stale else node.behind).append(rank)
                 continue
             last = group.last(dump)
-            if last is None or (calls is not None and calls.failed == seq):
+            if calls is not None and calls.failed == seq:
+                node.entered.append(rank)
+            if last is None or rank in node.entered:
                 node.unclear.append(rank)
             elif last < seq:
                 (node.absent if self._knows(dump, node.call) else node.unclear).append(rank)
@@ -236,7 +280,12 @@ def _pending_records(dump: Dump) -> frozenset[int]:
     )
 
 
+def idle_s(dump: Dump, group: Group) -> float:
+    """For how long the rank had called nothing in a group when its dump was written."""
+    calls = group.calls.get(dump.rank)
+    return _written_s(dump) - (calls.newest_s if calls is not None else 0.0)
+
+
 def _written_s(dump: Dump) -> float:
     """A dump is no older than the calls in it."""
-    newest = [group.newest.created_ns for group in dump.groups.values() if group.newest]
-    return max(dump.written_s, max(newest, default=0) / 1e9)
+    return max(dump.written_s, dump.newest_s)

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from ..flight_files import Dump
-from .calls import HUNG_S, SAME_MOMENT_S, Node, Standstill
+from ..flight_files import PAUSES_KEPT, Dump
+from .calls import HUNG_S, SAME_MOMENT_S, Node, RecordedWait, Standstill, idle_s
 from .graph import last_parts
 from .groups import Group, find_groups
-from .orders import (
-    Orders,
-    familiar,
-    kinds_elsewhere,
-    most_common,
-    others_than,
-    stopped_early,
-)
+from .orders import Orders, most_common, others_than, stopped_early
 
 SLOW_SHARE = 0.1  # of the longest wait: a rank awaited for less is slow beside it
 LONG_S = 60.0
 TIMES_USUAL = 2.0  # the pauses between calls that a rank makes again and again
+TIMES_LONGEST = 1.25  # the longest pause
 
 
 @dataclass
@@ -62,6 +56,7 @@ class _Graph:
 
     def __init__(self, still: Standstill) -> None:
         self.still = still
+        self.orders = Orders(still)
         self.nodes = {id(node): node for node in still.nodes.values()}
         self.parted: dict[int, Node] = {}
         self._split_paths()
@@ -76,39 +71,18 @@ class _Graph:
         self._find_late()
         nodes = [node for node in self.nodes.values() if node.kinds]
         for node in nodes:
-            self._accuse(node, others_than(most_common([node.kinds]), node.kinds))
+            self._accuse(node, others_than(most_common(node.kinds), node.kinds))
         for node in nodes:
             if not node.accused:
-                known = self.parted.keys() & {r for ranks in node.kinds.values() for r in ranks}
-                self._accuse(node, sorted(known) or self._other_path(node))
+                called = {rank for ranks in node.kinds.values() for rank in ranks}
+                odd = sorted(self.parted.keys() & called) or self.orders.odd(called)
+                self._accuse(node, odd if len(odd) < len(called) else [])
 
     def _accuse(self, node: Node, ranks: list[int]) -> None:
         node.accused = ranks
         for rank in ranks:
             if rank not in self.parted or self.still.nodes.get(rank) is node:
                 self.parted[rank] = node
-
-    def _other_path(self, node: Node) -> list[int]:
-        """On a tie: the ranks that called something else than groups of the same role; whose order
-        of calls no other has; or that called what is strange to the run."""
-        role, seq = node.group.role, node.call.seq
-        groups = {id(group): group for group in self.still.groups.values()}.values()
-        siblings = [
-            _kinds_of(group, seq)
-            for group in groups
-            if group.role == role and group is not node.group
-        ]
-        found = others_than(most_common(siblings), node.kinds)
-        if found:
-            return found
-        ranks = sorted(rank for own in node.kinds.values() for rank in own)
-        odd = Orders(ranks, self.still).odd()
-        if 0 < len(odd) < len(ranks):
-            return odd
-        dumps = self.still.dumps
-        elsewhere = kinds_elsewhere(node.group, seq, dumps.values())
-        has_ended = any(len(d.order.records) > len(self.still.pending[r]) for r, d in dumps.items())
-        return others_than(familiar(node.kinds, elsewhere, has_ended), node.kinds)
 
     def _find_late(self) -> None:
         """Where only younger dumps have ended a call in which others had waited for long, their
@@ -126,11 +100,15 @@ class _Graph:
         return [rank for rank in node.inside if written_s[rank] >= ended_s - SAME_MOMENT_S]
 
     def share_a_group(self, others: Iterable[int]) -> set[int]:
-        """The ranks that share a group, which not all ranks are in, with one of others."""
+        """The ranks that share a group, but for that of all ranks, with one of others."""
         dumps = [self.still.dumps[rank] for rank in others if rank in self.still.dumps]
-        groups = {ranks for dump in dumps for ranks in dump.members.values()}
-        size = max((len(ranks) for ranks in groups), default=0)
-        return {rank for ranks in groups if len(ranks) < size for rank in ranks}
+        return {
+            rank
+            for dump in dumps
+            for name, ranks in dump.members.items()
+            if name and dump.descriptions[name] != "default_pg"
+            for rank in ranks
+        }
 
     def after(self, vertex: _Vertex) -> Sequence[_Vertex]:
         if isinstance(vertex, tuple):
@@ -170,11 +148,14 @@ def _kinds_of(group: Group, seq: int) -> dict[str, list[int]]:
 
 
 def find_causes(
-    dumps: Sequence[Dump], world_size: int = 0, gone: Collection[int] = ()
+    dumps: Sequence[Dump],
+    world_size: int = 0,
+    gone: Collection[int] = (),
+    recorded: Mapping[int, RecordedWait] | None = None,
 ) -> tuple[list[Cause], Standstill]:
-    """The causes, those that are sure and that explain most first. `world_size` 0: not known. gone:
-    ranks whose processes ended before the others hung."""
-    still = Standstill(dumps, find_groups(dumps, world_size), world_size, gone)
+    """The causes, those that are sure and that explain most first. `world_size` 0: not known. gone,
+    recorded: as of `Standstill`."""
+    still = Standstill(dumps, find_groups(dumps, world_size), world_size, gone, recorded)
     graph = _Graph(still)
     ranks: list[_Vertex] = [*sorted(still.stands)]
     parts = last_parts(ranks, graph.after)
@@ -191,10 +172,21 @@ def find_causes(
 
 def _is_slow(cause: Cause, longest_s: float, still: Standstill) -> bool:
     """Whether ranks wait for no longer than they do now and then, or not for long beside others."""
-    usual_s = max((still.dumps[rank].pause_s for rank in cause.direct), default=0.0)
-    if cause.waited_s < max(HUNG_S, TIMES_USUAL * usual_s):
+    dumps = still.dumps
+    if cause.waited_s < max(HUNG_S, *(_usual_s(dumps[rank]) for rank in cause.direct), 0.0):
+        return True
+    own = [dumps[rank] for rank in cause.ranks if rank in dumps and cause.kind != "came late"]
+    if own and all(idle_s(dump, cause.node.group) < max(HUNG_S, _usual_s(dump)) for dump in own):
         return True
     return longest_s >= LONG_S and cause.waited_s < SLOW_SHARE * longest_s
+
+
+def _usual_s(dump: Dump) -> float:
+    """For how long a rank waits now and then: a little longer than it ever has, and twice as long
+    as it does again and again."""
+    longest, *more = dump.pauses_s or (0.0,)
+    again = more[-1] if len(more) == PAUSES_KEPT - 1 else 0.0
+    return max(TIMES_LONGEST * longest, TIMES_USUAL * again)
 
 
 def _blame(part: Sequence[_Vertex], graph: _Graph, ends: Set[_Vertex]) -> _Blame | None:
@@ -216,6 +208,9 @@ def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> _Blame | None:
         held,
         key=lambda one: (-len(ends & set(one.holders)), bool(one.peers), one.call.created_ns),
     )
+    lost = [one for one in graph.orders.odd(node.inside) if one in node.inside]
+    if lost == sorted(node.inside) and not graph.orders.odd([rank]):
+        return _Blame("other order", lost, node, held)  # nobody should be in this call
     kind = "came late" if rank in node.late else "never entered"
     if rank in graph.parted:
         node, kind = graph.parted[rank], "other path"
@@ -252,16 +247,21 @@ def _inside(node: Node, graph: _Graph) -> _Blame | None:
         ranks = graph.stuck(node)
         held = [one for rank in ranks for one in graph.holds.get(rank, ())]
         return _Blame("stuck inside", ranks, node, [node, *held])
+    if node.kinds:
+        called = sorted(rank for ranks in node.kinds.values() for rank in ranks)
+        return _Blame("other path", called, node, [node], decided=False)
     if node.unknown or node.unclear:
         return None
     return _Blame("inside", sorted(node.members), node, [node], decided=False)
 
 
-def _ring(ranks: list[int], nodes: Sequence[Node], graph: _Graph) -> _Blame:
-    odd = Orders(ranks, graph.still).odd()
+def _ring(ranks: list[int], nodes: Sequence[Node], graph: _Graph) -> _Blame | None:
+    odd = graph.orders.odd(ranks)
     node = min(nodes, key=lambda one: one.call.created_ns)
     if odd and 2 * len(odd) <= len(ranks):
         return _Blame("other order", odd, node, nodes)
+    if any(one.open_to for one in nodes):
+        return None
     return _Blame("ring", ranks, node, nodes, decided=False)
 
 
@@ -303,12 +303,13 @@ def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
     if not open_nodes:
         return []
     may_wait = graph.share_a_group(explained)
-    alone = {node.unknown[0] for node in open_nodes if len(node.unknown) == 1}
-    named = sorted((alone or {rank for node in open_nodes for rank in node.unknown}) - may_wait)
-    held = [node for node in open_nodes if not may_wait.issuperset(node.unknown)]
+    open_to = {id(node): set(node.open_to) for node in open_nodes}
+    alone = set().union(*(ranks for ranks in open_to.values() if len(ranks) == 1))
+    named = sorted((alone or set().union(*open_to.values())) - may_wait)
+    held = [node for node in open_nodes if not may_wait.issuperset(open_to[id(node)])]
     if not named or not held:
         return []
-    odd = Orders(left, graph.still).odd()
+    odd = graph.orders.odd(left)
     found = [_Blame("other order", odd, held[0], held, decided=False)] if odd else []
     is_clear = not odd and len(named) == 1 and all(cause.decided for cause in causes)
     found.append(_Blame("no dump", named, held[0], held, decided=is_clear))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..flight_files import Dump, GroupCalls
 
 UNNAMED = frozenset(["", "undefined"])
+PAIR = "pair"  # of a send and a receive that the rows of a run have
 
 
 @dataclass
@@ -29,13 +30,21 @@ class Group:
     has_peers: bool
     is_listed: bool = True
 
+    @classmethod
+    def recorded(cls, name: str, members: tuple[int, ...]) -> Group:
+        """One that is known by the rows of a run, as "all_reduce tp" or "recv 1"."""
+        kind, _, label = name.partition(" ")
+        label = PAIR if kind in ("send", "recv") else label
+        return cls(label, label, members, label, {}, frozenset(), has_peers=False)
+
     def last(self, dump: Dump) -> int | None:
         """The newest collective that a rank has entered; None where its dump does not say it."""
         calls = self.calls.get(dump.rank)
         known = calls.last if calls is not None else 0
         if dump.is_whole:
             return known
-        # The status counts sends and receives too, so that it may be too high, but not too low.
+        if self.has_peers:  # the status may be the number of a send or receive
+            return known or None
         status = [dump.enqueued[number] for number in self.numbers if number in dump.enqueued]
         if not status:
             return known or None
@@ -44,6 +53,17 @@ class Group:
     def is_sure(self, dump: Dump) -> bool:
         """Whether `last` is known to be no higher than the truth."""
         return dump.is_whole or not self.has_peers or dump.rank in self.calls
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether each member sends and receives at once, as far around as the others."""
+        size = len(self.members)
+        far = {
+            frozenset((way, (peer - self.place(rank)) % size) for way, peer in calls.peer_counts)
+            for rank, calls in self.calls.items()
+        }
+        in_batches = all(calls.in_batches for calls in self.calls.values())
+        return in_batches and len(far) == 1 and far != {frozenset()} and len(self.calls) == size
 
     def place(self, rank: int) -> int:
         """The number of a rank within the group; -1 for a stranger."""
@@ -79,7 +99,7 @@ def find_groups(dumps: Sequence[Dump], world_size: int = 0) -> dict[tuple[int, s
             role=_role(name, first, dumps[0].descriptions if described else {}),
             calls=own,
             numbers=frozenset(known),
-            has_peers=any(group.peer_counts for group in own.values()),
+            has_peers=any(group.has_peers for group in own.values()),
             is_listed=bool(ranks) or len(members) > len(own),
         )
     return {
@@ -88,6 +108,18 @@ def find_groups(dumps: Sequence[Dump], world_size: int = 0) -> dict[tuple[int, s
         for rank in group.calls
         if group.place(rank) >= 0
     }
+
+
+def places_of(groups: Mapping[tuple[int, str], Group]) -> dict[int, tuple[tuple[str, int], ...]]:
+    """The places of each rank in the groups in which somebody sends and receives, such as its stage
+    in a pipeline; not in rings, in which all do the same. Ranks with the same places make the same
+    calls."""
+    found: dict[int, list[tuple[str, int]]] = {}
+    has_places = {id(group): group.has_peers and not group.is_ring for group in groups.values()}
+    for (rank, _), group in groups.items():
+        if has_places[id(group)]:
+            found.setdefault(rank, []).append((group.role, group.place(rank)))
+    return {rank: tuple(sorted(own)) for rank, own in found.items()}
 
 
 def _listed(dump: Dump, name: str, group: GroupCalls) -> tuple[int, ...]:

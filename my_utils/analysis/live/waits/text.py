@@ -10,7 +10,7 @@ from ....core.ranges import ranks_text
 from ..flight_files import Call
 from .calls import Node
 from .causes import Cause
-from .groups import UNNAMED
+from .groups import PAIR, UNNAMED
 
 CAUSES_SHOWN = 3
 RANGES_SHOWN = 6
@@ -28,7 +28,8 @@ def call_text(call: Call) -> str:
     >>> call_text(Call(7, "all_reduce", "[4096] Float", 0, False, "train.py:88 in step"))
     'all_reduce #7 [4096] Float at train.py:88 in step'
     """
-    text = " ".join(filter(None, [call.name, f"#{call.seq}", call.sizes]))
+    number = f"#{call.seq}" if call.seq else ""  # 0: known by the rows of the run alone
+    text = " ".join(filter(None, [call.name, number, call.sizes]))
     return f"{text} at {call.place}" if call.place else text
 
 
@@ -37,6 +38,8 @@ def group_text(node: Node) -> str:
     group, members = node.group, _ranks(node.group.members)
     if group.description == "default_pg":
         return f"the default group of {members}"
+    if group.description == PAIR:
+        return f"the pair of {members}"
     if group.description in UNNAMED:
         return f"group {group.name} of {members}"
     return f"the {role_text(group.description)} group of {members}"
@@ -78,7 +81,8 @@ def sentence(cause: Cause) -> str:
     if cause.kind == "came late":
         return f"{who} came late to {call}"
     if cause.kind == "other path":
-        return f"{who} took another path: {_calls_text(cause.node)} under #{call.partition('#')[2]}"
+        took = "took another path" if cause.decided else "called different things"
+        return f"{who} {took}: {_calls_text(cause.node)} under #{call.partition('#')[2]}"
     if cause.kind == "stopped":
         return f"{who} {has} called nothing after {call}, from which others have gone on"
     return _less_sure(cause, who, has, call)
@@ -89,8 +93,9 @@ def _less_sure(cause: Cause, who: str, has: str, call: str) -> str:
         is_are, it = ("is", "it") if len(cause.ranks) == 1 else ("are", "them")
         return f"{who} {is_are} gone, and others wait for {it} in {call}"
     if cause.kind == "no dump":
-        any_of = "one of " if len(cause.ranks) > 1 else ""
-        return f"{any_of}{who} left no dump, and others wait for it in {call}"
+        if len(cause.ranks) > 1:
+            return f"others wait in {call} for one of {who}, whose dumps are lost or do not say it"
+        return f"{who} left no dump, and others wait for it in {call}"
     if cause.kind == "other order":
         return f"{who} {has} an order of calls that nobody else has; others wait in {call}"
     if cause.kind == "inside":
@@ -128,6 +133,8 @@ def _role(node: Node) -> str:
     description = node.group.description
     if description == "default_pg":
         return "the default group"
+    if description == PAIR:
+        return "pairs"
     return (
         f"group {node.group.name}" if description in UNNAMED else f"{role_text(description)} groups"
     )
