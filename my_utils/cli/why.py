@@ -36,6 +36,7 @@ from ..core.command_line import (
 from ..core.outputs import check_suffix, open_output
 from ..core.printable import encoded
 from ..core.ranges import checked
+from ..core.run_files.files import FLIGHTS_FOLDER
 from ..core.run_files.newest import found_logs
 from ..core.run_files.ranks import find_ranks
 from ..trace.inputs import named_by
@@ -106,14 +107,18 @@ def _find_hang(
     logs: Sequence[str], ranks: set[int] | None, after_s: float | None, verdict: Verdict
 ) -> HungRun | None:
     """As `hang.find_hang`, whose imports take longer than the verdict on a small run. They are
-    needed only where a process was in a stage when it left its last sign. `verdict.hangs` says
-    whether the run hangs where something is known of its processes."""
+    needed only where a process was in a stage when it left its last sign, or one of several did not
+    end, or where there are dumps of a standstill. `verdict.hangs` says whether the run hangs where
+    something is known of its processes."""
     named = named_by(logs)
     folders = [path for path in named if os.path.isdir(path) and os.access(path, os.R_OK)]
     hung = None
     try:
         found = find_ranks(folders, only=ranks).ranks
-        if any(rank.stack and rank.state != "closed" for rank in found):
+        is_open = any(
+            rank.state != "closed" and (rank.stack or len(found) > 1) for rank in found
+        ) or any(os.path.isdir(os.path.join(folder, FLIGHTS_FOLDER)) for folder in folders)
+        if is_open:
             from ..analysis.why.hang import find_hang
 
             hung = find_hang(folders, ranks, after_s, verdict)

@@ -99,19 +99,18 @@ def ended_standing_lines(log_dirs: Sequence[str], after_s: float) -> list[str]:
     where no rank had made others wait for so long when it ended. OSError when a directory cannot be
     listed."""
     from ..analysis.live.collectives import dumps_in
-    from ..analysis.live.poll import SnapshotRequest, take_snapshot, usual_of
+    from ..analysis.live.poll import SnapshotRequest, ended_in_order, take_snapshot, usual_of
     from ..analysis.live.recorded import Recorded
-    from ..analysis.live.view import HEAD_LINES, standstill_lines, visible
+    from ..analysis.live.view import HEAD_LINES, standstill_lines
 
-    recorded = Recorded(log_dirs)
+    usual = usual_of(Recorded(log_dirs))
     request = SnapshotRequest(tuple(log_dirs), None, after_s, after_s, dumps_in(log_dirs))
-    seen = take_snapshot(request, usual_of(recorded))
-    ranks = seen.found.ranks
-    if ranks and all(one.state == "closed" and not recorded.error(one) for one in ranks):
-        return []  # what took so long has ended
-    if not any(cause.node is not None or cause.waiting for cause in seen.causes):
+    seen = take_snapshot(request, usual)
+    if ended_in_order(seen.found.ranks, usual):
         return []
-    return [visible(line) for line in standstill_lines(seen)][:HEAD_LINES]
+    if seen.hang is None or not (seen.hang.waiting or any(one.waiting for one in seen.causes)):
+        return []
+    return standstill_lines(seen)[:HEAD_LINES]
 
 
 def _judged_lines(places: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from ...core.run_files.files import FLIGHTS_FOLDER
 from ...core.run_files.state import Problem, Rank
 from .flight_files import Call, Dump, is_pickle, list_dumps, read_dump
 from .result import CallData, CauseData, FlightRecorderData, LastCallData, ProblemData
-from .waits.calls import Node, Standstill
+from .waits.calls import Node, RecordedWait, Standstill
 from .waits.causes import Cause, find_causes
 
 if TYPE_CHECKING:
@@ -53,25 +54,31 @@ class Collectives:
 
 
 def find_collectives(
-    place: str, ranks: Sequence[Rank], processes: int = 1, gone: Collection[int] = ()
+    place: str,
+    ranks: Sequence[Rank],
+    processes: int = 1,
+    gone: Collection[int] = (),
+    recorded: Mapping[int, RecordedWait] | None = None,
 ) -> Collectives:
     """Reads the dumps in a directory, or those whose paths begin as `place` does, with so many
     processes. `ranks` are those of the run; gone: those whose processes ended before the others.
+    recorded: where ranks wait by the rows of the run.
     OSError when there is no such directory."""
     dumps: list[Dump] = []
     problems: list[Problem] = []
-    began_s = {rank.rank: rank.began_s for rank in ranks if rank.worker == 0}
+    main = {rank.rank: rank for rank in ranks if rank.worker == 0}
+    began_s = {number: rank.began_s for number, rank in main.items()}
     for result in _read_all(list_dumps(place), processes):
         if isinstance(result, Dump) and result.written_s + EARLIER_S < (
             began_s.get(result.rank) or 0.0
         ):
             problems.append(Problem(result.file, f"written before rank {result.rank} began"))
         elif isinstance(result, Dump):
-            dumps.append(result)
+            dumps.append(_until_now(result, main.get(result.rank)))
         elif result is not None:
             problems.append(result)
     size = max((rank.world_size for rank in ranks), default=0)
-    causes, still = find_causes(dumps, size, gone)
+    causes, still = find_causes(dumps, size, gone, recorded)
     missing = {rank for node in still.nodes.values() for rank in node.unknown}
     missing.update(set(range(size)).difference(still.dumps))
     return Collectives(
@@ -82,6 +89,17 @@ def find_collectives(
         still=still,
         problems=problems,
     )
+
+
+def _until_now(dump: Dump, rank: Rank | None) -> Dump:
+    """Of a rank that has made no progress since, it still says where it is."""
+    if rank is None or not rank.alive or rank.moved_ns is None:
+        return dump
+    offset_ns = rank.time_offset_s * 1e9
+    if (rank.moved_ns - offset_ns) / 1e9 > dump.written_s:
+        return dump
+    until_s = (rank.seen_ns - offset_ns) / 1e9
+    return dataclasses.replace(dump, written_s=max(dump.written_s, until_s))
 
 
 def dumps_in(log_dirs: Sequence[str]) -> str | None:

@@ -36,6 +36,12 @@ class Hang:
         places = Counter((rank.step, rank.stack) for rank in self.waiting)
         return places.most_common(1)[0][0] if places else None
 
+    @property
+    def elsewhere(self) -> list[Rank]:
+        """The waiting ranks that are in another place than most."""
+        crowd = self.crowd
+        return [rank for rank in self.waiting if (rank.step, rank.stack) != crowd]
+
 
 def find_hang(
     ranks: Sequence[Rank], missing: Sequence[int], after_s: float, suspects: Sequence[Suspect]
@@ -54,6 +60,7 @@ def find_hang(
         and rank.label not in held | working
         and (rank.still_s or 0.0) >= after_s
         and (suspects or not working)
+        and (rank.stack or len(main) > 1)  # alone in no stage: between its trainings
     ]
     standing = [suspect.rank for suspect in suspects] + waiting
     moments = [rank.moved_ns for rank in standing if rank.moved_ns is not None]

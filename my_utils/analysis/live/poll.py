@@ -16,6 +16,7 @@ from .collectives import (
     Collectives,
     cause_as_data,
     collectives_as_data,
+    dumps_in,
     find_collectives,
     problem_as_data,
 )
@@ -25,7 +26,6 @@ from .recorded import Recorded
 from .result import HangData, RankData, SnapshotData, SuspectData, ThreadData, WaitingData
 from .root_causes import (
     RootCause,
-    RootCauses,
     at_their_end,
     causes_of,
     find_root_causes,
@@ -127,24 +127,26 @@ def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snaps
     chosen = request.ranks
     missing = [n for n in missing_ranks(found.ranks) if chosen is None or n in chosen]
     after_s = request.stuck_after_s if hung_after_s is None else hung_after_s
-    standing = Standing(found.ranks, after_s, usual)
+    ranks: Sequence[Rank] = found.ranks
+    standing = Standing(ranks, after_s, usual)
+    at_end = standing
+    if hung_after_s is not None and ranks and not any(one.alive for one in ranks):
+        at_end = Standing(at_their_end(ranks), after_s, usual)
     notes: dict[int, str] = {}
     if hung_after_s is not None and standing.stuck_here:
         notes = ask_ras(found.ranks)
-    collectives = None
-    if request.flight_recorder is not None:
-        gone = gone_ranks(found.ranks) | {rank for rank, note in notes.items() if note == DEAD}
-        collectives = find_collectives(
-            request.flight_recorder, found.ranks, request.processes, gone
-        )
+    gone = gone_ranks(ranks) | {rank for rank, note in notes.items() if note == DEAD}
+    collectives = _read_dumps(request, ranks, gone, at_end)
     named = find_root_causes(standing, collectives, after_s, notes)
-    if hung_after_s is not None and found.ranks and not any(one.alive for one in found.ranks):
-        named = _of_their_end(found.ranks, after_s, usual, named)
+    if at_end is not standing:
+        then = find_root_causes(at_end, collectives, after_s, {})
+        if then.causes or find_hang(at_end.ranks, missing, after_s, ()).hung:
+            ranks, named, standing = at_end.ranks, then, at_end
     hang = None
     suspects = named.suspects
     if hung_after_s is not None:
-        hang = find_hang(found.ranks, missing, hung_after_s, suspects)
-        suspects = hang.suspects
+        hang = find_hang(ranks, missing, hung_after_s, suspects)
+        suspects = _as_now(hang.suspects, found.ranks)
     return Snapshot(
         log_dirs=request.log_dirs,
         found=found,
@@ -162,17 +164,33 @@ def usual_of(recorded: Recorded, steps_a_second: float = 0.0) -> Usual:
     return Usual(recorded.names(), steps_a_second, recorded.members, recorded.error)
 
 
-def _of_their_end(
-    ranks: Sequence[Rank], after_s: float, usual: Usual, named: RootCauses
-) -> RootCauses:
-    """The ranks that held up the others when a run was ended; those named now if none did."""
-    if named.collectives is not None and named.collectives.named:
-        return named
-    at_end = Standing(at_their_end(ranks), after_s, usual)
-    found = find_root_causes(at_end, named.collectives, after_s, {})
+def ended_in_order(ranks: Sequence[Rank], usual: Usual) -> bool:
+    """Whether all have ended cleanly, so that what took so long has ended, too."""
+    return bool(ranks) and all(one.state == "closed" and not usual.error(one) for one in ranks)
+
+
+def _read_dumps(
+    request: SnapshotRequest, ranks: Sequence[Rank], gone: Collection[int], standing: Standing
+) -> Collectives | None:
+    """Those that are asked for; else, to know whether the run hangs, those that it wrote itself."""
+    place, asked = request.flight_recorder, request.flight_recorder is not None
+    if not asked and request.hung_after_s is not None:
+        place = dumps_in(request.log_dirs)
+    if place is None:
+        return None
+    try:
+        waits = standing.recorded_waits()
+        return find_collectives(place, ranks, request.processes, gone, waits)
+    except OSError:
+        if asked:
+            raise
+        return None
+
+
+def _as_now(suspects: Sequence[Suspect], ranks: Sequence[Rank]) -> list[Suspect]:
+    """Those that held up the others when the run was ended, in the state in which they are now."""
     by_label = {rank.label: rank for rank in ranks}
-    suspects = [dataclasses.replace(one, rank=by_label[one.rank.label]) for one in found.suspects]
-    return dataclasses.replace(found, suspects=suspects) if suspects else named
+    return [dataclasses.replace(one, rank=by_label[one.rank.label]) for one in suspects]
 
 
 def as_data(seen: Snapshot) -> SnapshotData:

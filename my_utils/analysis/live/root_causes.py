@@ -56,6 +56,7 @@ def find_root_causes(
     suspects = {one.rank.rank: one for one in standing.suspects}
     if collectives is not None:
         held = [cause for cause in collectives.causes if _counts(cause, standing, after_s)]
+        held = [_as_far_as_known(one, standing) for one in held]
         held = [one for one in held if one.decided or suspects.keys().isdisjoint(one.ranks)]
         collectives = dataclasses.replace(collectives, causes=held)
         for rank in collectives.waiting:
@@ -80,6 +81,15 @@ def _counts(cause: Cause, standing: Standing, after_s: float) -> bool:
     named = set(cause.ranks)
     of_cause = [rank for rank in standing.ranks if rank.rank in named]
     return not (of_cause and all(takes_long(rank, after_s) for rank in of_cause))
+
+
+def _as_far_as_known(cause: Cause, standing: Standing) -> Cause:
+    """Where several ranks did not come, and have ended in good order since, nobody knows which of
+    them waited for another: gloo's dumps have no sends and receives."""
+    states = [rank.state for rank in standing.ranks if rank.rank in cause.ranks]
+    if cause.kind == "never entered" and len(states) > 1 and "closed" in states:
+        return dataclasses.replace(cause, decided=False)
+    return cause
 
 
 def _add_cause(suspects: dict[int, Suspect], ranks: Sequence[Rank], cause: Cause) -> None:

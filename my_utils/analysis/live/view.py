@@ -118,12 +118,18 @@ class View:
 
 
 def standstill_lines(seen: Snapshot, at: Mapping[int, str] | None = None) -> list[str]:
-    """Who holds the others up: by the dumps of the run, if there are any, then by the stages."""
+    """Since when the run stands still and where, and who holds the others up: by the dumps of the
+    run, if there are any, then by the stages."""
+    assert seen.hang is not None
     found = seen.collectives
     by_dumps: list[str] = []
     if found is not None and found.nodes:
         by_dumps = collective_lines(found, seen.found.ranks, at)
-    return [*by_dumps, *View().held_up_lines(seen, at, HEAD_LINES - 1 - len(by_dumps))]
+    held_up = View().held_up_lines(seen, at, HEAD_LINES - 1 - len(by_dumps))
+    head = hang_text(seen.hang)
+    if not any(rank.alive for rank in seen.found.ranks):
+        head = head.replace("hangs", "hung", 1)
+    return [visible(line) for line in (head, *by_dumps, *held_up)]
 
 
 def _more_line(rest: Sequence[Suspect]) -> Iterator[str]:
@@ -190,12 +196,19 @@ def hang_text(hang: Hang) -> str:
         return f"hangs{since}"
     step, stack = hang.crowd
     at_step = "" if step is None else f"step {step}, "
-    waiting = _numbers(rank.rank for rank in hang.waiting)
-    return f"hangs{since}: {at_step}in {stack_text(stack)}, {_ranks(hang.waiting)} {waiting}"
+    elsewhere = hang.elsewhere
+    there = [rank for rank in hang.waiting if (rank.step, rank.stack) == (step, stack)]
+    line = f"hangs{since}: {at_step}in {stack_text(stack)}, {_ranks_text(there)}"
+    if elsewhere:
+        line += f"; elsewhere {_ranks_text(elsewhere)}"
+        behind = [rank for rank in elsewhere if (rank.step or 0) < (step or 0)]
+        line += f", in an earlier step {_ranks_text(behind)}" if behind else ""
+    return line
 
 
-def _ranks(items: Sequence[object]) -> str:
-    return "rank" if len(items) == 1 else f"{len(items)} ranks:"
+def _ranks_text(ranks: Sequence[Rank]) -> str:
+    count = "rank" if len(ranks) == 1 else f"{len(ranks)} ranks:"
+    return f"{count} {_numbers(rank.rank for rank in ranks)}"
 
 
 def collective_lines(

@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from typing import NotRequired, cast
 
 from ..live.collectives import dumps_in
-from ..live.poll import Snapshot, SnapshotRequest, as_data, take_snapshot
+from ..live.poll import (
+    Snapshot,
+    SnapshotRequest,
+    as_data,
+    ended_in_order,
+    take_snapshot,
+    usual_of,
+)
+from ..live.recorded import Recorded
 from ..live.result import CauseData, FlightRecorderData, HangData, SuspectData
 from ..live.stacks import (
     StacksData,
@@ -17,7 +25,7 @@ from ..live.stacks import (
     stacks_as_data,
     stacks_of,
 )
-from ..live.view import hang_text, standstill_lines, visible
+from ..live.view import standstill_lines, visible
 from ..process_stacks.request import Stacks
 from ..verdict.endings import command_ending, run_file_of
 from ..verdict.result import Verdict, VerdictData
@@ -68,15 +76,14 @@ class HungRun:
 
     def lines(self) -> list[str]:
         """For a terminal, plain: since when and where, who holds the others up, and the stacks."""
-        hang = self.seen.hang
-        assert hang is not None
         at = {} if self.stacks is None else places_by_rank(self.stacks)
-        shown = [visible(line) for line in standstill_lines(self.seen, at)]
+        head, *shown = standstill_lines(self.seen, at)
         shown += [visible(self.note)] if self.note else []
         if self.stacks is None:
             return [
                 "ENDED in the middle of its work; none of its processes is alive, so there are no "
                 f"Python stacks{self._ending()}",
+                head,
                 *shown,
             ]
         stacks = stack_view_lines(self.stacks, self.seen)
@@ -84,7 +91,7 @@ class HungRun:
             logs = " ".join(self.seen.log_dirs)
             more = f"and {len(stacks) - LINES_MAX} more lines: my_utils live {logs} --once --stacks"
             stacks = [*stacks[:LINES_MAX], more]
-        return [visible(hang_text(hang)).replace("hangs", "HANGS", 1), *shown, *stacks]
+        return [head.replace("hangs", "HANGS", 1), *shown, *stacks]
 
     def _ending(self) -> str:
         """How the command of the run ended, where `my_utils run` has written it down."""
@@ -119,16 +126,14 @@ def find_hang(
         after_s = max(HUNG_AFTER_S, MEAN_STEPS * verdict.step_ns * 1e-9)
     request = SnapshotRequest(log_dirs, ranks, after_s, after_s, dumps_in(log_dirs))
     note = ""
+    usual = usual_of(Recorded(log_dirs))
     try:
-        seen = take_snapshot(request)
+        seen = take_snapshot(request, usual)
     except OSError as error:  # of the dumps, or of a directory, and then again
-        seen = take_snapshot(replace(request, flight_recorder=None))
+        seen = take_snapshot(replace(request, flight_recorder=None), usual)
         note = f"{request.flight_recorder}: not read: {error.strerror}"
         verdict.notes.append(note)
-    if seen.hang is None or not seen.hang.hung:
-        return None
-    busy = [rank for rank in seen.found.ranks if rank.stack and rank.state != "closed"]
-    if not busy:  # a process that waits between its trainings hangs in nothing
+    if seen.hang is None or not seen.hang.hung or ended_in_order(seen.found.ranks, usual):
         return None
     lives = any(
         rank.alive and (rank.beat_age_s is None or rank.beat_age_s < GONE_AFTER_S)

@@ -213,7 +213,8 @@ class TestTheClosingLines:
         wait_until(lambda: snapshot(logs)["ranks"][0]["still_s"] > BETWEEN_S)
         for process in processes:
             kill(process)
-        (line,) = ended_standing_lines([str(logs)], 5.0)
+        head, line = ended_standing_lines([str(logs)], 5.0)
+        assert head.startswith("hung since ")
         assert line.startswith("! rank 1 on node-a, step 12, in iter > all_reduce, since ")
         assert line.endswith("its process is gone and did not exit cleanly")
 
@@ -226,7 +227,8 @@ class TestTheClosingLines:
         wait_until(lambda: all((one["still_s"] or 0) > 1.0 for one in snapshot(logs)["ranks"]))
         for process in processes:
             kill(process)
-        line, *_ = verdict_lines([str(logs)])
+        head, line, *_ = verdict_lines([str(logs)])
+        assert head.endswith(": step 12, in iter > all_reduce, 2 ranks: 0,2")
         assert line.startswith("! rank 1 on node-a, step 12, in iter > input, since ")
         assert line.endswith("in iter > input while 2 of 3 ranks wait in iter > all_reduce")
 
@@ -239,6 +241,6 @@ class TestTheClosingLines:
         write_dump(folder, 1, [])
         assert ended_standing_lines([str(logs)], HUNG_S) == []
         write_rows(logs, 0, ("my_utils.run_end", "iterations=13,error=DistBackendError"))
-        assert ended_standing_lines([str(logs)], HUNG_S)[1].startswith(
+        assert ended_standing_lines([str(logs)], HUNG_S)[2].startswith(
             "! rank 1 never entered all_reduce #1"
         )

@@ -35,6 +35,11 @@ class Meeting:
     name: str
     members: frozenset[int] | None = None
 
+    @property
+    def is_pair(self) -> bool:
+        """Whether it is a send or receive."""
+        return self.name.partition(" ")[0] in _PEER_CALLS
+
 
 def meeting_of(rank: Rank, usual: Usual) -> Meeting | None:
     """Where the main thread waits for other ranks, or may; None where it does not."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ....core.run_files.state import Rank
 from ....core.units import age_text
+from .calls import HUNG_S, RecordedWait
 from .graph import last_parts
 from .places import (
     Meeting,
@@ -173,6 +174,9 @@ class Standing:
             return False
         step, its_step = rank.step or 0, other.step or 0
         there = self._meetings[other.label]
+        if meeting.is_pair:  # neither side can have gone on without the other
+            is_there = there is not None and there.is_pair and there.members == meeting.members
+            return None if is_there or its_step > step + 1 else its_step < step
         if there is None:
             return None if its_step > step + 1 or is_behind(rank, other) else its_step < step
         if there.name == meeting.name and there.members in (None, meeting.members):
@@ -206,6 +210,23 @@ class Standing:
             elif len(ranks) > 1:
                 rings.append(sorted(ranks, key=lambda rank: rank.rank))
         return roots, rings
+
+    def recorded_waits(self) -> dict[int, RecordedWait]:
+        """Where ranks wait for members of a group that is known."""
+        found = {}
+        numbers = {rank.label: rank.rank for rank in self.ranks}
+        for place in self._places:
+            meeting = place.meeting
+            if meeting is None or meeting.members is None or not place.holders:
+                continue
+            holders = sorted(numbers[label] for label in place.holders)
+            for rank in place.ranks:
+                if (rank.still_s or 0.0) < HUNG_S:
+                    continue
+                since_ns = (rank.moved_ns or 0) - round(rank.time_offset_s * 1e9)
+                members = tuple(sorted(meeting.members))
+                found[rank.rank] = RecordedWait(meeting.name, members, tuple(holders), since_ns)
+        return found
 
     def directly(self, label: str) -> list[Place]:
         """Where ranks wait for that one."""
@@ -295,7 +316,7 @@ class Standing:
             place = self._place_of.get(rank.label)
             if meeting is not None and stuck and place is not None and place.holders:
                 continue
-            waits = meeting is not None and not all_meet
+            waits = meeting is not None and meeting.members is None and not all_meet
             if behind > 1 or (behind == 1 and stuck and not waits):
                 count = furthest.step - rank.step
                 text = "1 step" if count == 1 else f"{count} steps"
