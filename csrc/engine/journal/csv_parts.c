@@ -9,8 +9,7 @@
 
 enum { TAIL_BYTES = 64 * 1024 };
 
-/* The number in `<stem>.part<NNNN>.csv`, 0 for any other name. */
-static uint64_t number_of(const char *stem, const char *name) {
+uint64_t mu_csv_part_number(const char *stem, const char *name) {
     size_t length = strlen(stem);
     unsigned long long number;
     int used = 0;
@@ -47,7 +46,7 @@ int mu_csv_parts_find(struct mu_csv_parts *parts, const char *directory, const c
     }
     int code = MU_OK;
     for (struct dirent *entry; code == MU_OK && (entry = readdir(opened)) != NULL;) {
-        uint64_t number = number_of(stem, entry->d_name);
+        uint64_t number = mu_csv_part_number(stem, entry->d_name);
         code = number == 0 ? MU_OK : add_number(parts, number, err);
     }
     closedir(opened);

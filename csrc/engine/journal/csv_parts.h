@@ -16,6 +16,9 @@ struct mu_csv_parts {
     size_t count;
 };
 
+/* The number in `<stem>.part<NNNN>.csv`, 0 for any other name. */
+uint64_t mu_csv_part_number(const char *stem, const char *name);
+
 MU_MUST_CHECK int mu_csv_parts_find(struct mu_csv_parts *parts, const char *directory,
                                     const char *stem, struct mu_error *err);
 void mu_csv_parts_free(struct mu_csv_parts *parts);

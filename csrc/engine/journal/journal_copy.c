@@ -344,6 +344,22 @@ MU_MUST_CHECK static int allocate_copy(struct copy *copy, struct mu_error *err) 
     return MU_OK;
 }
 
+/* Most of the file are holes, which stay zeros in memory. */
+MU_MUST_CHECK static int read_data(const struct copy *copy, struct mu_error *err) {
+    int code = MU_OK;
+    for (size_t at = 0; code == MU_OK && at < copy->size;) {
+        off_t data = lseek(copy->fd, (off_t)at, SEEK_DATA);
+        if (data < 0 && errno == ENXIO) {
+            break;
+        }
+        size_t from = data < 0 ? at : (size_t)data;
+        off_t hole = lseek(copy->fd, (off_t)from, SEEK_HOLE);
+        at = hole < 0 || (size_t)hole > copy->size ? copy->size : (size_t)hole;
+        code = from < at ? read_at(copy, copy->bytes + from, from, at - from, err) : MU_OK;
+    }
+    return code;
+}
+
 /* The file in one piece. */
 MU_MUST_CHECK static int read_whole_image(struct copy *copy, struct mu_journal_image *image,
                                           struct mu_error *err) {
@@ -352,12 +368,12 @@ MU_MUST_CHECK static int read_whole_image(struct copy *copy, struct mu_journal_i
         return code;
     }
     copy->size = copy->file_bytes < MU_JOURNAL_BYTES ? copy->file_bytes : MU_JOURNAL_BYTES;
-    uint8_t *grown = realloc(copy->bytes, copy->size);
-    if (grown == NULL) {
+    free(copy->bytes);
+    copy->bytes = calloc(1, copy->size);
+    if (copy->bytes == NULL) {
         return mu_error_no_memory(err, "journal");
     }
-    copy->bytes = grown;
-    code = read_at(copy, copy->bytes, 0, copy->size, err);
+    code = read_data(copy, err);
     return code == MU_OK ? mu_journal_image_open(image, copy->bytes, copy->size, err) : code;
 }
 

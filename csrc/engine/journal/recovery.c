@@ -124,22 +124,26 @@ MU_MUST_CHECK static int look_at_window(struct look *look, int fd, char *block, 
                         : MU_OK;
 }
 
-/* From `upper` down to `lower`, or to rows that are older than all of the set. */
+/* From `upper` down to `lower`; with `older`, no further than to rows that are older than all of
+ * the set. */
 MU_MUST_CHECK static int look_back(struct look *look, const struct csv_file *file, uint64_t lower,
                                    uint64_t upper, bool *older, struct mu_error *err) {
     char *block = malloc(WINDOW_BYTES);
     int code = block == NULL ? mu_error_no_memory(err, "block of the CSV") : MU_OK;
-    while (code == MU_OK && upper > lower && !*older) {
+    while (code == MU_OK && upper > lower && !(older != NULL && *older)) {
         look->there.newest_ns = INT64_MIN;
         code = look_at_window(look, file->fd, block, lower, &upper, err);
-        *older = look->set != NULL && look->there.newest_ns != INT64_MIN &&
-                 look->there.newest_ns < look->set->first_ns - same_stage_ns;
+        if (older != NULL) {
+            *older = look->there.newest_ns != INT64_MIN &&
+                     look->there.newest_ns < look->set->first_ns - same_stage_ns;
+        }
     }
     free(block);
     return code;
 }
 
-/* The rows beyond the commit first, among which events count, too. */
+/* The rows beyond the commit first: those of the process are rows of the set. Their times may
+ * differ, for the offset of the clock may have changed since the commit. */
 MU_MUST_CHECK static int look_at_file(struct look *look, const struct csv_file *file, bool *older,
                                       struct mu_error *err) {
     uint64_t committed = file->committed < file->bytes ? file->committed : file->bytes;
@@ -151,12 +155,14 @@ MU_MUST_CHECK static int look_at_file(struct look *look, const struct csv_file *
     bool fresh = file->bytes <= mu_csv_header_length; /* the user removed the one before */
     look->misfit = look->misfit || last != '\n' || (file->committed > file->bytes && !fresh);
     look->rule.takes_events = true;
-    int code = look_back(look, file, last == '\n' ? committed : 0, file->bytes, older, err);
+    look->rule.stage_ns = look->rule.event_ns = MU_ANY_TIME;
+    int code = look_back(look, file, last == '\n' ? committed : 0, file->bytes, NULL, err);
     if (code != MU_OK || look->set == NULL || last != '\n') {
         return code;
     }
     uint64_t found = look->there.found;
     look->rule.takes_events = false;
+    look->rule.stage_ns = same_stage_ns;
     code = look_back(look, file, 0, committed, older, err);
     look->in_committed = look->in_committed || look->there.found > found;
     return code;
@@ -185,13 +191,14 @@ MU_MUST_CHECK static int recover_after_kill(struct mu_journal_image *image,
                                             struct mu_recovery *recovery, struct mu_error *err) {
     struct mu_row_set set = {0};
     struct mu_recovered recovered = {0};
-    struct look look = {.parts = parts,
-                        .image = image,
-                        .rule = {.stage_ns = same_stage_ns, .pid = image->header->pid}};
+    struct look look = {.parts = parts, .image = image, .rule = {.pid = image->header->pid}};
     mu_rows_there_init(&look.there);
     int code = look_at_files(&look, err);
     image->reported_drops += image->reported_drops == 0 ? 0 : look.there.reported_drops;
     image->reported_unplaced += image->reported_unplaced == 0 ? 0 : look.there.reported_unplaced;
+    if (look.there.has_offset) { /* the rows after it, which were not all written, have it, too */
+        image->user_offset_ns = look.there.offset_ns;
+    }
     if (code == MU_OK) {
         code = mu_journal_image_rows(image, &recovery->writer, &recovered, err);
     }
@@ -212,7 +219,7 @@ MU_MUST_CHECK static int recover_after_kill(struct mu_journal_image *image,
     return code;
 }
 
-/* All of all files. */
+/* All of all files. Without a set only what they say about themselves. */
 MU_MUST_CHECK static int compare_with_all(struct look *look, struct mu_error *err) {
     int code = MU_OK;
     for (size_t i = look->parts->count + 1; code == MU_OK && i-- > 0;) { /* the oldest first */
@@ -222,7 +229,6 @@ MU_MUST_CHECK static int compare_with_all(struct look *look, struct mu_error *er
             struct mu_csv_input piece = {
                 .name = "the profile CSV", .fd = file.fd, .limit = file.bytes};
             code = mu_row_set_compare(look->set, &piece, &look->rule, &look->there, err);
-            look->rule.event_ns = look->there.clock_changed ? MU_ANY_TIME : look->rule.event_ns;
         }
         close_csv(&file);
     }
@@ -278,7 +284,6 @@ MU_MUST_CHECK static int recover_doubtful(struct mu_journal_image *image,
     struct mu_row_set set = {0};
     struct look look = {.parts = parts,
                         .image = image,
-                        .set = &set,
                         .rule = {.stage_ns = MU_ANY_TIME,
                                  .event_ns = same_doubtful_ns,
                                  .takes_events = true,
@@ -295,6 +300,11 @@ MU_MUST_CHECK static int recover_doubtful(struct mu_journal_image *image,
         code = mu_row_set_init(&set, &recovery->writer, err);
     }
     if (code == MU_OK) {
+        code = compare_with_all(&look, err);
+    }
+    if (code == MU_OK) {
+        look.set = &set;
+        look.rule.event_ns = look.there.clock_changed ? MU_ANY_TIME : same_doubtful_ns;
         code = compare_with_all(&look, err);
     }
     if (code == MU_OK) {

@@ -211,9 +211,10 @@ static void mark(struct mu_row_set *set, const struct described *row,
 
 static int64_t number_in(struct mu_span pairs, const char *wanted) {
     struct mu_span key, value;
+    int64_t number;
     while (mu_metadata_next(&pairs, &key, &value)) {
-        if (mu_span_equals(key, wanted)) {
-            return mu_digits_small(value.text, value.length);
+        if (mu_span_equals(key, wanted) && mu_digits_parse(value.text, value.length, 0, &number)) {
+            return number;
         }
     }
     return -1;
@@ -242,6 +243,10 @@ static void note_own_row(const struct described *row, const struct mu_row_rule *
         if (attempt > there->last_attempt && attempt <= UINT32_MAX) {
             there->last_attempt = (uint32_t)attempt;
         }
+    }
+    if (mu_span_equals(row->name, "my_utils.time_offset") && row->metadata.tid == rule->pid) {
+        there->has_offset = true;
+        there->offset_ns = number_in(user, "offset_ns");
     }
     there->clock_changed = there->clock_changed ||
                            mu_span_equals(row->name, "my_utils.clock_step") ||

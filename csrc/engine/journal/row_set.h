@@ -58,6 +58,8 @@ struct mu_rows_there {
     uint64_t reported_drops, reported_unplaced;
     uint32_t last_attempt;
     bool clock_changed;
+    bool has_offset; /* a row of the process says its time offset */
+    int64_t offset_ns;
 };
 
 void mu_rows_there_init(struct mu_rows_there *there);

@@ -104,19 +104,6 @@ void mu_output_part_path(const struct mu_output *output, uint64_t part, char pat
              (unsigned long long)part);
 }
 
-/* The number in `<stem>.part<NNNN>.csv`, 0 for any other name. */
-static uint64_t part_number(const struct mu_output *output, const char *name) {
-    size_t stem = strlen(output->stem);
-    unsigned long long number;
-    int used = 0;
-    if (strncmp(name, output->stem, stem) != 0 ||
-        sscanf(name + stem, ".part%llu.csv%n", &number, &used) != 1 || used == 0 ||
-        name[stem + (size_t)used] != '\0') {
-        return 0;
-    }
-    return number;
-}
-
 struct parts {
     uint64_t oldest, newest, bytes;
 };
@@ -128,7 +115,7 @@ static void survey_parts(const struct mu_output *output, struct parts *parts) {
         return;
     }
     for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
-        uint64_t number = part_number(output, entry->d_name);
+        uint64_t number = mu_csv_part_number(output->stem, entry->d_name);
         struct stat status;
         if (number == 0 || fstatat(dirfd(directory), entry->d_name, &status, 0) != 0) {
             continue;
