@@ -29,7 +29,7 @@ LAUNCH_FIELDS = frozenset((
     "Stream", "Block Size", "Grid Size", "Device", "CC",
 ))  # fmt: skip
 # A launch's number, quoted or not; a row of the units has an empty one.
-ROW_START = re.compile(r'\s*"?\d*"?\s*[,;\t]')
+ROW_START = re.compile(r'[^\S\t]*+"?\d*"?[^\S\t]*+[,;\t]')  # each part ends where it must
 NUMBER = re.compile(r"[+-]?(?:\d[\d.,\s'\u2019]*|[.,]\d+)(?:[eE][+-]?\d+)?\Z")
 # Groups have three digits, or two in the Indian way, but the last always three.
 WITH_MARK = {
@@ -38,8 +38,7 @@ WITH_MARK = {
     )
     for mark, group in (".,", ",.")
 }
-INSTANCES = re.compile(r"\s*\(.*\)\s*\Z", re.DOTALL)
-UNIT_SUFFIX = re.compile(r"(.*\S)\s*\[([^\]]*)\]\Z")
+UNIT_SUFFIX = re.compile(r"(.*\S)\s*\[([^\[\]]*)\]\Z")
 NO_VALUES = frozenset({"", "n/a", "no data", "nan", "-nan", "inf", "-inf", "(null)", "none", "-"})
 
 # Names of the metrics on the page raw, and below their names on the page details of several
@@ -362,9 +361,15 @@ def _cells(text: str, delimiter: str) -> list[str]:
 # --- numbers ---
 
 
+def _without_instances(text: str) -> str:
+    """`3.5` of `3.5 (3; 4)`."""
+    begin = text.find("(") if text.rstrip().endswith(")") else -1
+    return text if begin < 0 else text[:begin].rstrip()
+
+
 def _shown_mark(text: str) -> str:
     """The decimal mark that this number alone proves, or nothing: 1,234 leaves it open."""
-    text = INSTANCES.sub("", text)
+    text = _without_instances(text)
     last = max(text.rfind("."), text.rfind(","))
     if last < 0 or not NUMBER.match(text):
         return ""
@@ -385,7 +390,7 @@ def number(text: str, decimal: str) -> float | None:
     >>> number("1,234,567.5", "."), number("1.234.567,5", ","), number("n/a", ".")
     (1234567.5, 1234567.5, None)
     """
-    text = INSTANCES.sub("", text).strip()
+    text = _without_instances(text).strip()
     if text.lower() in NO_VALUES:
         return None
     if not NUMBER.match(text):

@@ -522,3 +522,20 @@ def test_parameters_of_others(here: Path) -> None:
 def test_parameters_of_others_say_what_to_use(given: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         analyze_sm_throughput_from_csv("a.csv", **given)
+
+
+HEAD = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+LONG_CELLS = {
+    "spaces in a number": f'{HEAD}"1","k","Duration","ns","3{" " * 100_000}x"\n',
+    "brackets in a number": f'{HEAD}"1","k","Duration","ns","3 {"(" * 100_000}"\n',
+    "units in a name": f'"Kernel Name","{"a [" * 30_000}"\n"k","1"\n',
+    "spaces before a quote": f'{HEAD}"1","k","Duration","ns","3"\n{" " * 100_000}x"\n',
+}
+
+
+@pytest.mark.parametrize("name", LONG_CELLS)
+def test_a_long_cell_takes_time_in_proportion(name: str, tmp_path: Path) -> None:
+    """Patterns that began again at each character took hours."""
+    path = tmp_path / "page.csv"
+    path.write_text(LONG_CELLS[name])
+    assert len(read_page(path).launches) == 1
