@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from typing import IO
+from typing import IO, cast
 
 from .trusted_open import open_without_waiting
 
@@ -32,7 +32,7 @@ class Unpacked:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._packed = _Counted(file)
-        self._unpacked = gzip.GzipFile(fileobj=self._packed)  # type: ignore[arg-type]
+        self._unpacked = gzip.GzipFile(fileobj=cast("IO[bytes]", self._packed))
         self._bytes = 0
 
     def read(self, size: int) -> bytes:
