@@ -17,7 +17,7 @@ import pickletools
 import re
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .extras import needs_torch
 from .files import atomic_write
@@ -61,20 +61,22 @@ def load_plain(
     with open(file, "rb", opener=open_without_waiting):
         pass  # what the system has to say about it comes first
     try:
-        _check_zip(file, what)
+        with open(file, "rb", opener=open_without_waiting) as opened:
+            check_archive(opened, what)
         return _read_pickle(file, format, version, what)
     except PlainFileError as error:
         raise PlainFileError(f"{file}: {error}") from None
 
 
-def _check_zip(file: Path, what: str) -> None:
-    """torch's reader trusts the file, so its entries are checked first."""
+def check_archive(file: IO[bytes], what: str) -> None:
+    """torch's reader trusts the file, so its entries are checked first. PlainFileError, without the
+    file's name."""
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise PlainFileError("has compressed entries, which torch.save does not write")
-            if sum(entry.file_size for entry in entries) > file.stat().st_size:
+            if sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
                 raise PlainFileError("has entries that are longer than the file")
             bad = archive.testzip()
             if bad is None:

@@ -12,6 +12,7 @@ import math
 import os
 import string
 import threading
+import zipfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ... import _core
 from ...core.aliases import renamed_parameters
 from ...core.files import on_whole_path
 from ...core.lazy_modules import lazy_module
+from ...core.plain_files import check_archive
 from ...core.public import public
 from ...core.ranks import check_rank, current_rank
 from ...core.reprs import short_repr
@@ -360,6 +362,9 @@ def _read_pt(path: str) -> torch.Tensor:
 
     with open_plain(path) as file:
         try:
+            if zipfile.is_zipfile(file):  # else of the older form, which is one pickle
+                check_archive(file, "tensor")
+            file.seek(0)
             found = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # the reader has no one kind for what is wrong
             reason = str(error).partition("\n")[0]

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from my_utils.core import warnings as _warnings
 from my_utils.dump_utils import DumpError, DumpTensorIO
+from my_utils.tensors.dumps.tensor_io import _read_pt
 
 from ...conftest import ROOT, RunPython
 from ...support.dump_values import assert_same, tensor_bytes
@@ -372,3 +374,23 @@ def test_parameters_of_others_say_what_to_use(tmp_path: Path) -> None:
         DumpTensorIO(default_tensor_dir=tmp_path)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"result.to\(device\) moves it"):
         DumpTensorIO(tmp_path).load_tensors(7, "latent", 0, map_location="cuda")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("bomb", ["deep", "packed"])
+def test_a_file_of_another_tool_is_checked_before_torch_reads_it(bomb: str, tmp_path: Path) -> None:
+    """Nested keys end the process in torch's reader, and packed zeros fill the memory."""
+    torch.save(torch.ones(4), tmp_path / "good.pt")
+    kind = zipfile.ZIP_DEFLATED if bomb == "packed" else zipfile.ZIP_STORED
+    with (
+        zipfile.ZipFile(tmp_path / "good.pt") as good,
+        zipfile.ZipFile(tmp_path / "bad.pt", "w", kind) as bad,
+    ):
+        for entry in good.infolist():
+            data = good.read(entry)
+            if bomb == "deep" and entry.filename.endswith("data.pkl"):
+                data = b"\x80\x02})" + b"\x85" * 100_000 + b"K\x01s."
+            bad.writestr(entry.filename, data)
+    reason = "nested more than 300 deep" if bomb == "deep" else "has compressed entries"
+    with pytest.raises(DumpError, match=reason):
+        _read_pt(str(tmp_path / "bad.pt"))
+    assert torch.equal(_read_pt(str(tmp_path / "good.pt")), torch.ones(4))
