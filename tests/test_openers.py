@@ -46,6 +46,7 @@ ALLOWED = {
     "cli/demo_gpt.py": (1, PACKAGE),
     "cli/env.py": (1, SYSTEM),
     "cluster/etcd/client.py": (1, NAMED),
+    "core/bounded_read.py": (1, OPENED),
     "core/command_line.py": (1, SYSTEM),
     "core/files.py": (3, f"{SYSTEM}; {WRITTEN}; a folder, for its number"),
     "core/outputs.py": (2, WRITTEN),
