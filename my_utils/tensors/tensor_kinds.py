@@ -15,12 +15,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# Types whose elements are bytes, of which torch calculates nothing and copies some only.
+BYTES = frozenset(
+    (
+        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in range(1, 8)),
+        *("bits8", "bits1x8", "bits2x4", "bits4x2"),
+    )
+)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The tensor, as uint8 where it is of one of the types of bytes."""
+    import torch
+
+    is_bytes = str(tensor.dtype).removeprefix("torch.") in BYTES
+    return tensor.detach().view(torch.uint8) if is_bytes else tensor
+
+
 def resolve(tensor: Tensor, name: str) -> Tensor:
     """A tensor with memory that holds the values of ``tensor``, the argument called ``name``.
 
     The local shard of a DTensor; a copy of a lazily conjugated or negated tensor; what an
     asynchronous collective delivers; a copy on the CPU of what is on a device without kernels of
-    ours.
+    ours; uint8 for a type of less than a byte, such as int4.
 
     Raises:
         TypeError: there is nothing to read, with what to pass instead.
@@ -42,7 +59,7 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
     if _is_cut(tensor):
         raise TypeError(f"{kind}: its storage was freed or cut")
     try:
-        found = resolve_lazy(tensor)
+        found = resolve_lazy(as_bytes(tensor))
     except Exception as error:  # whatever a wrapper subclass raises in its __torch_dispatch__
         raise TypeError(kind) from error
     if not _core.has_memory(found):

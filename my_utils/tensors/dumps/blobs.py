@@ -20,6 +20,7 @@ from json.encoder import encode_basestring as quote
 from typing import IO, TYPE_CHECKING, Any
 
 from ... import _core
+from ..tensor_kinds import as_bytes
 from .form import STORED, Stored, digest
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def plain_tensor(tensor: Tensor) -> Stored | None:
         return None
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return None
-    if tensor.numel() and not _core.has_memory(tensor):
+    if tensor.numel() and not _core.has_memory(as_bytes(tensor)):
         return None
     return STORED.get(str(tensor.dtype).removeprefix("torch."))
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ... import _core
 from ...core.public import public
+from ..tensor_kinds import BYTES
 
 FORMAT = "my_utils.dump"
 VERSION = 1
@@ -97,6 +98,7 @@ STORED["complex32"] = Stored("float16", "F16", 4, 2)
 STORED["complex128"] = Stored("float64", "F64", 16, 2)
 STORED["float8_e8m0fnu"] = Stored("uint8", "U8", 1, 0)
 STORED["float4_e2m1fn_x2"] = Stored("uint8", "U8", 1, 0)
+STORED |= {name: Stored("uint8", "U8", 1, 0) for name in BYTES}
 
 
 def digest(data: bytes | bytearray | memoryview) -> str:

@@ -7,6 +7,7 @@ from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
+from ..tensor_kinds import as_bytes
 from .blobs import RESERVED, ROOT_CHARS, blob_name, head_of, plain_tensor, shrink_expanded
 from .form import STORED, Stored
 from .pickles import write_pickle
@@ -106,7 +107,7 @@ def _write_strided(
     notes = _notes(obj, torch.nn.Parameter)
     if not tree.config.save_tensor_cpu and obj.device.type != "cpu":
         notes += f', "device": "{obj.device}"'
-    data = obj.detach().resolve_conj().resolve_neg()
+    data = as_bytes(obj.detach().resolve_conj().resolve_neg())
     limit = tree.config.max_tensor_elements
     if limit is not None and data.numel() > limit:
         tree.counts["truncated"] += 1
@@ -116,7 +117,7 @@ def _write_strided(
         data = shrink_expanded(data, data.stride())
         if list(data.shape) != shape:
             notes += f', "expanded_from": {list(data.shape)}'
-    if stored.last or stored.name != str(data.dtype).removeprefix("torch."):
+    if stored.last or stored.name != str(obj.dtype).removeprefix("torch."):
         notes += f', "stored": "{stored.code}"'
     dtype = str(obj.dtype).removeprefix("torch.")
     text = f'"dtype": "{dtype}", "shape": {shape}'

@@ -17,6 +17,7 @@ import torch
 
 from ... import tensors as _tensors
 from .. import torch_ops as _torch_ops
+from ..tensor_kinds import as_bytes
 from .parts import Part, parts_of
 from .recording import TraceTensorMeta
 from .sample import Sampler
@@ -124,7 +125,7 @@ class _Md5Arena:
         self._lock = threading.RLock()
 
     def add(self, meta: TraceTensorMeta, tensor: torch.Tensor) -> None:
-        source = tensor.detach()
+        source = as_bytes(tensor.detach())
         wanted = source.numel() * source.element_size()
         if wanted > self.max_bytes:
             set_md5(meta, _tensors.md5(source.cpu()))
