@@ -72,6 +72,16 @@ def test_a_wrong_result_is_seen_beside_the_rounding() -> None:
     assert found == (1, 0, {"torch.ops.aten.exp"})
 
 
+def test_the_ends_of_a_dtype() -> None:
+    """Beyond the largest number is infinity, and the smallest ones have steps of one size."""
+    large, small = torch.tensor([300.0, -300.0, 2.0]).half(), torch.tensor([5e-4, 3.0]).half()
+    for run in (lambda: large * large.abs(), lambda: small[:1] * 1e-4, lambda: small[:1] * 1e-7):
+        assert compared(run, reference="float64") == SOUND
+    with Fault(torch.ops.aten.mul, lambda result: result * torch.inf):
+        found = compared(lambda: small[1:] * small[1:], reference="float64")
+    assert found == (1, 0, {"torch.ops.aten.mul"})
+
+
 def test_the_workspace_of_an_lstm_is_not_compared() -> None:
     torch.manual_seed(0)
     model, x = nn.LSTM(8, 16, 2, batch_first=True), torch.randn(4, 6, 8)
