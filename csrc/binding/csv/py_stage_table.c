@@ -131,11 +131,10 @@ static int put(PyObject *dict, const char *name, PyObject *value) {
 static PyObject *result_of(struct mu_stage_table *table, PyObject *errors) {
     const struct mu_process_metadata *process = &table->process;
     PyObject *result = Py_BuildValue(
-        "{sOsnsnsLsLsLsKsKsKsKsK}", "errors", errors, "count", (Py_ssize_t)table->count,
+        "{sOsnsnsLsLsLsKsKsKsK}", "errors", errors, "count", (Py_ssize_t)table->count,
         "counter_count", (Py_ssize_t)table->run_rows.count, "world_size",
         (long long)process->world_size, "attempt", (long long)process->attempt, "clock_error_ns",
-        (long long)process->clock_error_ns, "dropped", (unsigned long long)process->dropped,
-        "clock_steps", (unsigned long long)process->clock_steps, "rows",
+        (long long)process->clock_error_ns, "dropped", (unsigned long long)process->dropped, "rows",
         (unsigned long long)table->counts.rows, "bad_rows",
         (unsigned long long)table->counts.bad_rows, "open",
         (unsigned long long)table->counts.open + table->open_by_node.count);

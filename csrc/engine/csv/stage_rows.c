@@ -49,7 +49,8 @@ static void take_end(struct mu_stage_rows *rows, const struct mu_csv_row *fields
     if (metadata->has & MU_HAS_BAD_CUDA_MS || row->cuda_ns < 0) {
         row->bad |= MU_BAD_CUDA;
     }
-    if (!mu_csv_time(&rows->second, mu_csv_field(fields, MU_CSV_TIMESTAMP), &row->end_ns)) {
+    if (!mu_csv_time(&rows->second, mu_csv_field(fields, MU_CSV_TIMESTAMP), &row->end_ns) ||
+        !mu_clock_steps_undo(&rows->clock_steps, &row->end_ns)) {
         row->bad |= MU_BAD_TIME;
     }
 }
@@ -71,6 +72,7 @@ static int take_row(struct mu_stage_rows *rows, const struct mu_csv_row *fields,
         return 0;
     }
     if (type != MU_EVENT_START && type != MU_EVENT_END) {
+        mu_clock_steps_take(&rows->clock_steps, row->name, text);
         row->kind = MU_STAGE_ROW_PROCESS;
         row->attempt = attempt_of(text);
         return mu_span_equals(row->name, "my_utils.process");
@@ -87,6 +89,7 @@ static int take_row(struct mu_stage_rows *rows, const struct mu_csv_row *fields,
 int mu_stage_rows_init(struct mu_stage_rows *rows, const struct mu_csv_input *input,
                        struct mu_error *err) {
     rows->second = (struct mu_second){.ns = 0};
+    rows->clock_steps = (struct mu_clock_steps){.moved_ns = 0};
     return mu_csv_reader_init(&rows->reader, input, err);
 }
 

@@ -8,6 +8,7 @@
 #define MU_STAGE_ROWS_H
 
 #include "base/error.h"
+#include "csv/clock_steps.h"
 #include "csv/csv_fields.h"
 
 #include <stdint.h>
@@ -45,7 +46,7 @@ struct mu_stage_row {
     int64_t step, attempt; /* attempt: -1 when the row has none */
     int64_t node, parent;  /* -1 when absent */
     int64_t tid;           /* -1 when absent */
-    int64_t end_ns;        /* since the Unix epoch */
+    int64_t end_ns;        /* since the Unix epoch, without steps of the system's clock */
     int64_t duration_ns;   /* not negative */
     int64_t cuda_ns;       /* with has_cuda */
 };
@@ -53,6 +54,7 @@ struct mu_stage_row {
 struct mu_stage_rows {
     struct mu_csv_reader reader;
     struct mu_second second;
+    struct mu_clock_steps clock_steps;
 };
 
 /* MU_ERR_FORMAT: the part has no header of a profile CSV. Needs mu_stage_rows_reset after a

@@ -211,6 +211,14 @@ static int begin_of(const struct open_stage *open, struct mu_span duration, int6
     return open != NULL && *begin_ns <= end_ns;
 }
 
+static int64_t cuda_begin_ns(const struct mu_stage_table *table,
+                             const struct mu_metadata *metadata) {
+    int64_t begin_ns;
+    bool fits =
+        !__builtin_sub_overflow(metadata->cuda_begin_ns, table->clock_steps.moved_ns, &begin_ns);
+    return fits ? begin_ns : MU_STAGE_NO_TIME;
+}
+
 MU_MUST_CHECK static int end_stage(struct mu_stage_table *table, const struct mu_csv_row *row,
                                    const struct mu_metadata *metadata, int64_t step, int64_t at_ns,
                                    struct mu_error *err) {
@@ -244,7 +252,7 @@ MU_MUST_CHECK static int end_stage(struct mu_stage_table *table, const struct mu
     table->cuda_ms[at] =
         metadata->has & MU_HAS_CUDA_MS ? (double)metadata->cuda_ns * 1e-6 : (double)NAN;
     table->cuda_begin_ns[at] =
-        metadata->has & MU_HAS_CUDA_TS ? metadata->cuda_begin_ns : MU_STAGE_NO_TIME;
+        metadata->has & MU_HAS_CUDA_TS ? cuda_begin_ns(table, metadata) : MU_STAGE_NO_TIME;
     table->cuda_error_ns[at] = metadata->has & MU_HAS_CUDA_ERR ? metadata->cuda_error_ns : -1;
     table->path[at] = path;
     table->tag[at] = tag;
@@ -294,11 +302,14 @@ static void take_own_row(struct mu_stage_table *table, struct mu_span name, stru
     if (process->pid != pid || process->attempt != attempt) {
         process->first_note = table->run_rows.note_count;
     }
-    process->clock_steps += mu_span_equals(name, "my_utils.clock_step");
     if (process->attempt != attempt) { /* what the process before left open, it took along */
         table->counts.open += table->open_by_node.count;
         drop_open(table);
     }
+}
+
+static bool is_own(int type, struct mu_span name) {
+    return type == MU_EVENT_INSTANT && name.length > 9 && memcmp(name.text, "my_utils.", 9) == 0;
 }
 
 static bool is_taken(const struct mu_stage_table *table, int type) {
@@ -323,6 +334,13 @@ MU_MUST_CHECK static int take_row(struct mu_stage_table *table, const struct mu_
     if (mu_csv_only_opens(type, text)) {
         return MU_OK;
     }
+    if (is_own(type, name)) {
+        mu_clock_steps_take(&table->clock_steps, name, text);
+    }
+    if (!mu_clock_steps_undo(&table->clock_steps, &at_ns)) {
+        table->counts.bad_rows++;
+        return MU_OK;
+    }
     table->counts.rows++;
     table->is_copy = false;
     if (!is_taken(table, type)) {
@@ -335,7 +353,7 @@ MU_MUST_CHECK static int take_row(struct mu_stage_table *table, const struct mu_
                                    table->process.attempt, err);
     }
     if (type == MU_EVENT_INSTANT) {
-        if (name.length > 9 && memcmp(name.text, "my_utils.", 9) == 0) {
+        if (is_own(type, name)) {
             take_own_row(table, name, metadata.user);
         }
         return mu_run_rows_is_note(name) ? mu_run_rows_note(&table->run_rows, name, &metadata,

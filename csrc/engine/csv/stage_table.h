@@ -2,15 +2,16 @@
  *
  * A table takes the parts of a file set in order. Each END row becomes a row of the table. START
  * rows show the stages around it, which make its path. Counters and rows about the run are kept
- * beside them. Memory holds the rows, the paths and the open stages. Times are nanoseconds and
- * include the clock offset of the run, as in the CSV. The table owns everything in it. One thread
- * at a time.
+ * beside them. Memory holds the rows, the paths and the open stages. Times are nanoseconds,
+ * include the clock offset of the run, as in the CSV, and leave out steps of the system's clock.
+ * The table owns everything in it. One thread at a time.
  */
 #ifndef MU_STAGE_TABLE_H
 #define MU_STAGE_TABLE_H
 
 #include "base/error.h"
 #include "base/id_map.h"
+#include "csv/clock_steps.h"
 #include "csv/csv_fields.h"
 #include "csv/name_list.h"
 #include "csv/run_rows.h"
@@ -42,7 +43,6 @@ struct mu_process_metadata {
     size_t first_note;      /* of the last process, among those of the run */
     int64_t clock_error_ns; /* of the last clock synchronisation; -1 when there was none */
     uint64_t dropped;       /* records that the run lost, as its rows report */
-    uint64_t clock_steps;   /* how often the system's clock was set meanwhile */
 };
 
 struct mu_stage_counts {
@@ -70,6 +70,7 @@ struct mu_stage_table {
     struct mu_hash_table path_by_name; /* by the name and the parent */
     struct mu_id_map open_by_node;
     struct mu_second second;
+    struct mu_clock_steps clock_steps;
 };
 
 MU_MUST_CHECK int mu_stage_table_init(struct mu_stage_table *table, struct mu_error *err);

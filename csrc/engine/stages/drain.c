@@ -275,10 +275,21 @@ void mu_drain_write_offset(struct mu_recorder *recorder) {
     mu_drain_write_own_row(recorder, "my_utils.time_offset", metadata);
 }
 
+/* Readers undo the sum, which is said again where the rows of the steps may be gone. */
+static void write_clock_step(struct mu_recorder *recorder, int64_t moved) {
+    char metadata[96];
+    snprintf(metadata, sizeof(metadata), "delta_ns=%lld,total_ns=%lld", (long long)moved,
+             (long long)recorder->stepped_ns);
+    mu_drain_write_own_row(recorder, "my_utils.clock_step", metadata);
+}
+
 static void write_beginning(struct mu_recorder *recorder) {
     mu_drain_write_own_row(recorder, "my_utils.process", recorder->drain->process_row);
     if (recorder->user_offset_ns != 0) {
         mu_drain_write_offset(recorder);
+    }
+    if (recorder->stepped_ns != 0) {
+        write_clock_step(recorder, 0);
     }
 }
 
@@ -439,9 +450,8 @@ static void follow_clock_step(struct mu_recorder *recorder) {
         return;
     }
     recorder->real_offset_ns = offset;
-    char metadata[64];
-    snprintf(metadata, sizeof(metadata), "delta_ns=%lld", (long long)moved);
-    mu_drain_write_own_row(recorder, "my_utils.clock_step", metadata);
+    recorder->stepped_ns = mu_clock_add(recorder->stepped_ns, moved);
+    write_clock_step(recorder, moved);
     mu_drain_repeat_starts(recorder);
 }
 

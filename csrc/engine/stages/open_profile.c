@@ -139,6 +139,7 @@ bool mu_recorder_set_time_offset(struct mu_recorder *recorder, int64_t offset_ns
     if (offset_ns != recorder->user_offset_ns) {
         mu_drain_run_lock_held(recorder);
         recorder->user_offset_ns = offset_ns;
+        recorder->stepped_ns = 0;
         mu_stack_service_set_offset(recorder, offset_ns);
         mu_drain_write_offset(recorder);
         mu_drain_repeat_starts(recorder);

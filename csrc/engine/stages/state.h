@@ -122,9 +122,10 @@ struct mu_recorder {
     _Atomic uint64_t node_next;
     int64_t real_offset_ns; /* real = monotonic + this; changes when the system's clock is set */
     int64_t user_offset_ns;
-    uint64_t epoch;             /* of the last commit */
-    uint64_t beats;             /* heartbeat files written */
-    uint64_t reported_drops;    /* lost records that a row in the output reports */
+    int64_t stepped_ns;      /* what the steps of the clock since user_offset_ns was set sum to */
+    uint64_t epoch;          /* of the last commit */
+    uint64_t beats;          /* heartbeat files written */
+    uint64_t reported_drops; /* lost records that a row in the output reports */
     uint64_t reported_unplaced; /* unplaced records that one reports */
     void *fork_guard;           /* a wiped page: 0 in a forked child */
     uint32_t no_guard;          /* in its place where there is no memory for the page */

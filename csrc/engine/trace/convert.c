@@ -89,10 +89,22 @@ static int parse_row(struct mu_converter *converter, const struct mu_csv_row *cs
         note_text(converter, MU_NOTE_BAD_TYPE, row->line, "event_type is unknown", type);
         return 0;
     }
+    row->metadata_text = mu_csv_field(csv, MU_CSV_METADATA);
+    if (row->type == MU_EVENT_INSTANT) {
+        mu_clock_steps_take(&converter->clock_steps, name, row->metadata_text);
+    }
+    if (!mu_clock_steps_undo(&converter->clock_steps, &row->at_ns)) {
+        note_text(converter, MU_NOTE_BAD_TIMESTAMP, row->line,
+                  "steps of the clock make timestamp_unix no time", time);
+        return 0;
+    }
     row->machine = mu_csv_field(csv, MU_CSV_MACHINE_ID);
     row->duration = mu_csv_field(csv, MU_CSV_DURATION);
-    row->metadata_text = mu_csv_field(csv, MU_CSV_METADATA);
     mu_metadata_parse(row->metadata_text, &row->metadata);
+    if (__builtin_sub_overflow(row->metadata.cuda_begin_ns, converter->clock_steps.moved_ns,
+                               &row->metadata.cuda_begin_ns)) {
+        row->metadata.has &= ~(unsigned)MU_HAS_CUDA_TS;
+    }
     row->name = mu_trace_names_get(&converter->names, name.text, name.length);
     if (row->name == NULL) {
         mu_error_no_memory(&converter->error, "names of stages");
@@ -102,22 +114,19 @@ static int parse_row(struct mu_converter *converter, const struct mu_csv_row *cs
 }
 
 static void add_offset(struct mu_converter *converter, const struct mu_event_row *row) {
-    struct mu_span rest = row->metadata.user, key, value;
     int64_t offset_ns;
-    while (mu_metadata_next(&rest, &key, &value)) {
-        if (!mu_span_equals(key, "offset_ns") ||
-            !mu_digits_parse(value.text, value.length, 0, &offset_ns)) {
-            continue;
-        }
-        size_t size = (converter->offset_count + 1) * sizeof(*converter->offsets);
-        struct mu_offset *offsets = realloc(converter->offsets, size);
-        if (offsets == NULL) {
-            mu_error_no_memory(&converter->error, "time offsets");
-            return;
-        }
-        converter->offsets = offsets;
-        offsets[converter->offset_count++] = (struct mu_offset){row->at_ns, offset_ns};
+    if (__builtin_sub_overflow(converter->clock_steps.offset_ns, converter->clock_steps.moved_ns,
+                               &offset_ns)) {
+        return;
     }
+    size_t size = (converter->offset_count + 1) * sizeof(*converter->offsets);
+    struct mu_offset *offsets = realloc(converter->offsets, size);
+    if (offsets == NULL) {
+        mu_error_no_memory(&converter->error, "time offsets");
+        return;
+    }
+    converter->offsets = offsets;
+    offsets[converter->offset_count++] = (struct mu_offset){row->at_ns, offset_ns};
 }
 
 /* The process counted what it lost. The row is drawn, too. */
@@ -148,7 +157,8 @@ static int take_own_row(struct mu_converter *converter, const struct mu_event_ro
         mu_thread_row(converter, row);
         return 1;
     }
-    if (mu_trace_name_is(name, "my_utils.time_offset", 20)) {
+    if (mu_trace_name_is(name, "my_utils.time_offset", 20) ||
+        mu_trace_name_is(name, "my_utils.clock_step", 19)) {
         add_offset(converter, row);
     }
     if (mu_trace_name_is(name, "my_utils.dropped", 16)) {

@@ -10,6 +10,7 @@
 #define MU_CONVERT_H
 
 #include "base/id_map.h"
+#include "csv/clock_steps.h"
 #include "csv/csv_fields.h"
 #include "csv/csv_reader.h"
 #include "trace/trace_job.h"
@@ -32,7 +33,8 @@ struct mu_convert_counts {
     uint64_t rows, slices, instants, counters, flows, open;
 };
 
-/* The clock offset that the run added to its times, from `at_ns` (offset included) on. */
+/* What is added to the host's clock to get the times of the trace, from `at_ns` in the trace on:
+ * the clock offset of the run, less the steps of the system's clock. */
 struct mu_offset {
     int64_t at_ns, offset_ns;
 };
@@ -58,6 +60,7 @@ struct mu_converter {
     const char *file; /* of the part that is being read; borrowed */
     int has_base;
     struct mu_second second;
+    struct mu_clock_steps clock_steps;
     struct mu_error error; /* the first one; conversion stops */
 };
 

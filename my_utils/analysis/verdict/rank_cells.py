@@ -99,6 +99,12 @@ class RankCells:
     others: Columns = field(default_factory=dict)
     durations: Columns = field(default_factory=dict)
 
+    @property
+    def run_id(self) -> str:
+        """That of the last process that said one; empty where `my_utils run` did not record."""
+        ids = (note.pairs.get("run_id") for note in self.notes if note.name == "my_utils.run")
+        return next((one for one in reversed(list(ids)) if one), "")
+
 
 def cells_of_rank(rank: RankStages, tables_of: tuple[int, int] | None = None) -> RankCells:
     """What is needed of a rank. Thread-safe.

@@ -41,8 +41,8 @@ class RankMetadata:
     clock_error_s: the bound of its clock's error against rank 0, None where clocks were not lined
     up. attempts: the number of its last start in the directory. older_runs: runs that were recorded
     into the same files before; they are left out. begin_ns, end_ns: of what counts, Unix time.
-    clock_steps: how often the system's clock was set while it ran. open: stages that never ended.
-    dropped: records that were lost. lost: those that could not be written, with their steps.
+    open: stages that never ended. dropped: records that were lost. lost: those that could not be
+    written, with their steps.
     """
 
     rank: int
@@ -57,7 +57,6 @@ class RankMetadata:
     rows: int = 0
     bad_rows: int = 0
     dropped: int = 0
-    clock_steps: int = 0
     open: int = 0
     lost: list[LostRows] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -160,7 +159,6 @@ def read_rank(file_set: FileSet) -> RankStages:
         rows=result["rows"],
         bad_rows=result["bad_rows"],
         dropped=result["dropped"] + unreported,
-        clock_steps=result["clock_steps"],
         open=result["open"],
         lost=lost,
         errors=unreadable + result["errors"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -71,28 +72,54 @@ def _lost_steps(ranks: Iterable[RankCells]) -> list[tuple[int, int]]:
 
 
 def _without_older_runs(ranks: list[RankCells]) -> tuple[list[RankCells], list[int]]:
-    """Without the ranks whose last row is older than the beginning of the run."""
+    """Without the ranks of which nothing of the last run is there. The lowest rank has taken part
+    in it, as each run has that one."""
     if not ranks:
         return [], []
-    begin = int(np.median([one.metadata.begin_ns for one in ranks]))
-    older = [one for one in ranks if one.metadata.end_ns < begin]
-    kept = [one for one in ranks if one.metadata.end_ns >= begin]
-    return kept, [one.metadata.rank for one in older]
+    first = min(ranks, key=lambda one: one.metadata.rank)
+    begins: dict[str, list[int]] = {}
+    for one in ranks:
+        begins.setdefault(one.metadata.host, []).append(one.metadata.begin_ns)
+    begin_of = {host: int(np.median(of_host)) for host, of_host in begins.items()}
+    kept, older = [], []
+    for one in ranks:
+        if _is_of_the_run(one, first, begin_of[one.metadata.host]):
+            kept.append(one)
+        else:
+            older.append(one.metadata.rank)
+    return kept, older
+
+
+def _is_of_the_run(one: RankCells, first: RankCells, begin_ns: int) -> bool:
+    """begin_ns: of the run, by the clock of the rank's host; other hosts may have another time."""
+    if one.run_id and first.run_id:
+        return one.run_id == first.run_id
+    if one.metadata.host == first.metadata.host:
+        return one.metadata.end_ns >= begin_ns
+    size = first.metadata.world_size
+    is_of_another = one.metadata.rank < size != one.metadata.world_size > 0
+    return not is_of_another and max(one.attempts) >= min(first.attempts)
 
 
 def _without_those_gone(ranks: list[RankCells]) -> tuple[list[RankCells], list[int]]:
     """Without the ranks that the last attempt has no more, as it has fewer of them."""
     if not ranks:
         return [], []
-    last = max(ranks, key=lambda one: max(each.begin_ns for each in one.attempts.values()))
-    begin_ns = max(each.begin_ns for each in last.attempts.values())
-    size = last.metadata.world_size or max(one.metadata.rank for one in ranks) + 1
+    first = min(ranks, key=lambda one: one.metadata.rank)
+    size = first.metadata.world_size or max(one.metadata.rank for one in ranks) + 1
     gone = [
         one.metadata.rank
         for one in ranks
-        if one.metadata.rank >= size and one.metadata.end_ns < begin_ns
+        if one.metadata.rank >= size and _ended_before_the_last(one, first)
     ]
     return [one for one in ranks if one.metadata.rank not in gone], gone
+
+
+def _ended_before_the_last(one: RankCells, first: RankCells) -> bool:
+    """Whether a rank is not in the last attempt of the first one."""
+    if one.metadata.host != first.metadata.host:
+        return max(one.attempts) < max(first.attempts)
+    return one.metadata.end_ns < max(attempt.begin_ns for attempt in first.attempts.values())
 
 
 def _number_through(ranks: Sequence[RankCells]) -> dict[int, int]:
@@ -118,15 +145,19 @@ def _number_through(ranks: Sequence[RankCells]) -> dict[int, int]:
 
 
 def _together(ranks: Sequence[RankCells]) -> Iterator[list[tuple[int, int]]]:
-    """The attempts of the run, in order, each as places of ranks with their own numbers of it. A
-    rank may have come later than others: attempts that overlap in time are one."""
+    """The attempts of the run, in order, each as places of ranks with their own numbers of it.
+
+    Where all ranks have the same numbers, these say it. Else a rank has come later than others:
+    attempts that overlap in time are one.
+    """
+    numbers = {tuple(sorted(one.attempts)) for one in ranks}
+    if len(numbers) < 2:
+        for own in itertools.chain(*numbers):
+            yield [(row, own) for row in range(len(ranks))]
+        return
     found: list[tuple[int, int]] = []
     end_ns = 0
-    for begin_ns, own_end_ns, row, own in sorted(
-        (attempt.begin_ns, attempt.end_ns, row, own)
-        for row, one in enumerate(ranks)
-        for own, attempt in one.attempts.items()
-    ):
+    for begin_ns, own_end_ns, row, own in sorted(_moments(ranks)):
         if found and begin_ns > end_ns:
             yield found
             found = []
@@ -134,6 +165,26 @@ def _together(ranks: Sequence[RankCells]) -> Iterator[list[tuple[int, int]]]:
         end_ns = max(end_ns, own_end_ns)
     if found:
         yield found
+
+
+def _moments(ranks: Sequence[RankCells]) -> Iterator[tuple[int, int, int, int]]:
+    """Of each attempt when it began and ended, its rank's place and its number, by the clock of the
+    host whose ranks have most attempts. What ran on another host at no time that one of these did
+    is moved: the last attempts began together."""
+    longest = max(ranks, key=lambda one: len(one.attempts))
+    host = longest.metadata.host
+    known = [one for one in ranks if one.metadata.host == host]
+    spans = [attempt for one in known for attempt in one.attempts.values()]
+    last_ns = longest.attempts[max(longest.attempts)].begin_ns
+    for row, one in enumerate(ranks):
+        shift_ns = 0
+        if one.metadata.host != host and any(
+            not any(each.begin_ns <= span.end_ns and span.begin_ns <= each.end_ns for span in spans)
+            for each in one.attempts.values()
+        ):
+            shift_ns = last_ns - one.attempts[max(one.attempts)].begin_ns
+        for own, each in one.attempts.items():
+            yield each.begin_ns + shift_ns, each.end_ns + shift_ns, row, own
 
 
 def problems_of(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]:
@@ -153,7 +204,6 @@ def problems_of(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]:
     yield from losses_of(ranks)
     for what, name in (
         ("rows that could not be understood", "bad_rows"),
-        ("a clock that was set during the run", "clock_steps"),
     ):
         if found := [one.metadata.rank for one in ranks.kept if getattr(one.metadata, name)]:
             yield f"{ranks_have(found)} {what}"

@@ -100,9 +100,78 @@ static void test_a_restart_ends_what_was_open(void) {
     CHECK_INT(table.process.world_size, 8);
     CHECK_INT(table.process.clock_error_ns, 42);
     CHECK_INT(table.process.dropped, 3);
-    CHECK_INT(table.process.clock_steps, 1);
+    CHECK_INT(table.clock_steps.moved_ns, -7000000);
     CHECK(strcmp(table.process.host, "b") == 0);
     CHECK(strcmp(table.process.label, "pp%3D1") == 0);
+    mu_stage_table_reset(&table);
+}
+
+static void check_steps(const char *text, const int64_t *begins_ns, size_t count) {
+    struct mu_stage_table table;
+    struct mu_error err;
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    CHECK_INT(read_text(&table, text, &err), MU_OK);
+    CHECK_INT(table.counts.bad_rows, 0);
+    CHECK_INT(table.count, count);
+    for (size_t i = 0; i < count; i++) {
+        CHECK_INT(table.begin_ns[i], begins_ns[i]);
+    }
+    mu_stage_table_reset(&table);
+}
+
+#define PROCESS(attempt) ",,h,0,my_utils.process,INSTANT,,\"pid=5,rank=2,attempt=" attempt "\"\n"
+#define STEP(pairs) ",,h,0,my_utils.clock_step,INSTANT,,\"tid=5," pairs "\"\n"
+
+static void test_steps_of_the_clock_are_undone(void) {
+    static const int64_t two[] = {10000000000, 11000000000, 12000000000};
+    /* Forwards inside a stage, then backwards by more; the third row is timed by its START. */
+    check_steps(
+        HEADER "9" PROCESS(
+            "1") "10.5,,h,0,a,END,500,\n"
+                 "10.6,,h,1,b,START,,\"node_id=1\"\n"
+                 "16" STEP("delta_ns=5000000000") "16.5,,h,1,b,END,500,"
+                                                  "\"node_id=1\"\n"
+                                                  "6" STEP(
+                                                      "delta_ns=-11000000000") "6,,h,2,c,START,,"
+                                                                               "\"node_id=2\"\n"
+                                                                               "6.5,,h,2,c,END,,"
+                                                                               "\"node_id=2\"\n",
+        two, 3);
+    /* The sum counts where the row has it: a part with older steps was removed. A restart goes on
+     * from where the process before it was, and a part that repeats the process's row does not. */
+    static const int64_t sums[] = {10000000000, 20000000000, 30000000000};
+    check_steps(HEADER "14" PROCESS("1") "14" STEP("delta_ns=0,total_ns=4000000000") //
+                "15,,h,0,a,END,1000,\n"
+                "28" PROCESS("2") "30" STEP("delta_ns=2000000000,total_ns=2000000000") //
+                "31" PROCESS("2") "31" STEP("delta_ns=0,total_ns=2000000000")          //
+                "27,,h,0,a,END,1000,\n"
+                "37,,h,0,a,END,1000,\n",
+                sums, 3);
+    /* An offset that changes was measured after the step. */
+    static const int64_t offsets[] = {10000000000, 20000000000};
+    check_steps(HEADER
+                "9" PROCESS("1") "9,,h,0,my_utils.time_offset,INSTANT,,\"offset_ns=7\"\n"
+                                 "14" STEP("delta_ns=4000000000") "15,,h,0,a,END,1000,\n"
+                                                                  "20,,h,0,my_utils.time_offset,"
+                                                                  "INSTANT,,\"offset_ns=9\"\n"
+                                                                  "21,,h,0,a,END,1000,\n",
+                offsets, 2);
+}
+
+static void test_a_step_beyond_all_times(void) {
+    static const int64_t begins[] = {10000000000};
+    check_steps(HEADER "1" STEP("delta_ns=9223372036854775807") //
+                "1" STEP("delta_ns=x") "1" STEP("") "11,,h,0,a,END,1000,\n",
+                begins, 1);
+    struct mu_stage_table table;
+    struct mu_error err;
+    CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
+    CHECK_INT(read_text(&table,
+                        HEADER
+                        "1" STEP("delta_ns=4611686018000000000") "-4000000000,,h,0,a,END,1,\n",
+                        &err),
+              MU_OK);
+    CHECK_INT(table.counts.bad_rows, 1);
     mu_stage_table_reset(&table);
 }
 
@@ -285,6 +354,8 @@ int main(void) {
     test_nested();
     test_parts_meet();
     test_a_restart_ends_what_was_open();
+    test_steps_of_the_clock_are_undone();
+    test_a_step_beyond_all_times();
     test_bad_rows_are_counted();
     test_gpu_times_and_tags();
     test_counters_and_rows_about_the_run();
