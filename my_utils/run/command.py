@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from ..core.command_line import EXIT_USAGE, CommandParser, fail, parser
-from ..core.ranges import checked, parse_ranks
+from ..core.ranges import checked, parse_ranks, parse_steps
 from . import in_process
 from .agreement import Place, given_place, launcher_began_s
 from .closing import closing_lines, print_lines
@@ -60,10 +60,9 @@ _STATUSES = "the status of the script or the command, or its signal\n2  wrong ar
 _NOTES = "With MY_UTILS_RUN=0 in the environment nothing is recorded."
 
 _FILES_OF_PYTHON = (".py", ".pyc", ".pyz", ".pyw")
-CAPTURED_FROM = 22  # a step after the warm-up of most runs
-CAPTURED_STEPS = 2
+CAPTURED = 22, 24  # after the warm-up of most runs
 REPEAT_LEAST = 2  # of one run a side nothing is known of how much runs differ
-_WITH_VALUES = ("-o", "--output", "--capture", "--repeat", "--against")
+_WITH_VALUES = ("-o", "--output", "--capture", "--capture-steps", "--repeat", "--against")
 
 
 class _Program(NamedTuple):
@@ -88,6 +87,7 @@ class _Options(NamedTuple):
     capture: frozenset[int] | None
     repeat: int = 0
     against: _Program | None = None
+    capture_steps: tuple[int, int] = CAPTURED
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,14 +127,21 @@ def command_parser() -> CommandParser:
     add("--quiet", action="store_true", help="print no verdict at the end")
     add("--no-gpu-times", action="store_true", help="record no CUDA events for the stages")
     add("--capture", type=checked(parse_ranks), metavar="RANKS",
-        help=f"capture {CAPTURED_STEPS} steps of these ranks with torch's profiler, from step "
-        f"{CAPTURED_FROM} on; the traces go to captures/ in the run's folder")  # fmt: skip
+        help="capture steps of these ranks with torch's profiler; the traces go to captures/ in "
+        "the run's folder")  # fmt: skip
+    add("--capture-steps", type=checked(_captured), metavar="A:B",
+        help=f"with --capture: the first of its steps and the one after the last (default: "
+        f"{CAPTURED[0]}:{CAPTURED[1]})")  # fmt: skip
     add("--repeat", type=_several, metavar="N",
         help=f"with --against: run each of the two commands N times ({REPEAT_LEAST} or more), in "
         "turns, into A-1, B-1 and so on in the folder, and show how they differ")  # fmt: skip
     add("--against", type=_words, metavar="'COMMAND'",
         help="the command B to compare with; split as in a shell, but without one")  # fmt: skip
     return chosen
+
+
+def _captured(text: str) -> tuple[int, int]:
+    return parse_steps(text, "--capture-steps", bounded=True)
 
 
 def _several(text: str) -> int:
@@ -166,10 +173,13 @@ def _parse(argv: list[str]) -> tuple[_Options, _Program]:
         )
     if (given.repeat is None) != (given.against is None):
         chosen.error("--repeat and --against need each other: two commands, N times each")
+    if given.capture_steps is not None and given.capture is None:
+        chosen.error("--capture-steps needs --capture, which names the ranks")
     capture = None if given.capture is None else frozenset(given.capture)
     return _Options(
         given.output, given.quiet, not given.no_gpu_times, capture, given.repeat or 0,
         None if given.against is None else _other_program(given.against),
+        given.capture_steps or CAPTURED,
     ), program  # fmt: skip
 
 
@@ -280,7 +290,7 @@ def _record(
         _announce(place, script, command)
         try:
             if options.capture is not None:
-                _ask_for_capture(place, options.capture)
+                _ask_for_capture(place, options.capture, options.capture_steps)
             try:
                 child = Child(command, environment)
             except OSError as error:
@@ -384,13 +394,13 @@ def _announce(place: Place, script: str | None, command: Sequence[str]) -> None:
         print_lines([f"my_utils run: cannot write {place.folder}/run.json: {error.strerror}"])
 
 
-def _ask_for_capture(place: Place, ranks: frozenset[int]) -> None:
+def _ask_for_capture(place: Place, ranks: frozenset[int], steps: tuple[int, int]) -> None:
     """Leaves the request in the run's folder, where its ranks find it when they begin."""
     from ..profilers.capture.on_demand.command import request_capture
 
     try:
         request_capture(
-            place.folder, ranks=ranks, steps=CAPTURED_STEPS, first_step=CAPTURED_FROM,
+            place.folder, ranks=ranks, steps=steps[1] - steps[0], first_step=steps[0],
             at_start=True,
         )  # fmt: skip
     except OSError as error:

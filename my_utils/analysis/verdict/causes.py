@@ -177,11 +177,11 @@ def _above_the_usual(values: Matrix, where: Mask, not_calm: Mask, sampled: bool)
 def _parts(above: Mapping[str, float], lost_us: float, count: int) -> dict[str, float]:
     """µs by part. What they have above the loss is taken off each of them."""
     parts = {name.removesuffix("_us"): above[name] for name in above if name.startswith("gc")}
-    collecting = sum(parts.values())  # by the clock: what it did not run of it, it was ready
-    parts["own"] = max(above["cpu_us"] - collecting, 0.0)
-    ready = max(above["delay_us"] - max(collecting - above["cpu_us"], 0.0), 0.0)
-    parts["quota"] = min(above.get("quota_us", 0.0), ready)
-    parts["delay"] = ready - parts["quota"]
+    collected = sum(parts.values())  # in which the thread ran, or was ready to
+    parts["own"] = max(above["cpu_us"] - collected, 0.0)
+    delay = max(above["delay_us"] - max(collected - above["cpu_us"], 0.0), 0.0)
+    parts["quota"] = min(above.get("quota_us", 0.0), delay)
+    parts["delay"] = delay - parts["quota"]
     total = sum(parts.values())
     fits = min(lost_us / total, 1.0) if total else 1.0
     parts = {name: part * fits for name, part in parts.items()}

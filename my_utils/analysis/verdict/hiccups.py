@@ -67,7 +67,7 @@ def hiccups(work: Work, left: Remaining, host: Mapping[str, Matrix] | None = Non
         return
     loss = _loss(work, np.array(rows, np.int64), events, sizes, saved)
     theirs = {name: values[rows] for name, values in (host or {}).items()}
-    loss.detail |= causes_of(theirs, sizes[rows], bool(work.meets))
+    loss.detail |= causes_of(theirs, sizes[rows], len(work.meetings) > 0)
     if loss.kind == "input":
         loss.detail |= worker_of(theirs, sizes[rows])
     if inside is not None and float(inside.mean()) > 0:
@@ -154,6 +154,7 @@ def _loss(work: Work, rows: Integers, events: Mask, sizes: Matrix, saved: Matrix
         "hiccups": len(steps),
         "hiccup_ns": float(saved.sum()) / len(steps),
         "top_share": round(share, 3),
+        "slow_step": int(steps[0]),
     }
     if is_regular(steps):
         loss.detail["every"] = int(steps[1] - steps[0])

@@ -23,6 +23,10 @@ REPORT = "my_utils report {logs} -o report.html"
 TRACE = "my_utils trace {logs} --steps {steps} -o trace.pftrace"
 RUN = "my_utils run --capture {ranks} -- {command}"
 
+# Where few steps are slow, a capture must have one of them.
+CAPTURED_FROM = 22  # as `my_utils run --capture` has it
+SLOW_MOST = 50  # steps
+
 # kind: while it runs, when it has ended and its command is known, when that is not known
 NEXT: dict[Kind, tuple[str, str, str]] = dict.fromkeys(KINDS, (CAPTURE_ALL, RUN, REPORT))
 for _kind in ("input", "h2d", "straggler", "host hiccups", "optimizer", "checkpoint", "eval"):
@@ -37,6 +41,7 @@ CHANGES: dict[Kind, str] = {
     "optimizer": "foreach=True or fused=True in the optimizer",
     "short of cores": "fewer threads a rank (OMP_NUM_THREADS=1), or more cores",
 }
+MORE_CORES = "more cores, or fewer processes on them: each rank computes with 1 thread"
 LESS_COLLECTING = "gc.freeze() before the loop: collections leave out what is there by then"
 WORKERS = "num_workers={workers} in the DataLoader, now {now}"
 FEW_WORKERS = 4
@@ -57,6 +62,8 @@ def change_for(kind: Kind, detail: Mapping[str, Any]) -> str | None:
     """
     if is_collection(detail):
         return LESS_COLLECTING
+    if kind == "short of cores" and detail.get("threads") == 1:
+        return MORE_CORES
     if kind != "input":
         return CHANGES.get(kind)
     now = detail.get("num_workers")
@@ -72,6 +79,28 @@ def is_collection(detail: Mapping[str, Any]) -> bool:
     return detail.get("cause") in ("gc0", "gc1", "gc2")
 
 
+def steps_with_a_slow_one(detail: Mapping[str, Any], steps: int) -> range | None:
+    """Steps to capture so that one of those is among them that a finding is about; None where any
+    will do. detail: that of the finding. steps: how many were judged.
+
+    >>> steps_with_a_slow_one({"times": 6, "every": 10, "slow_step": 4}, 63)
+    range(24, 34)
+    >>> steps_with_a_slow_one({"hiccups": 7, "slow_step": 30}, 70)
+    range(22, 42)
+    >>> steps_with_a_slow_one({"took_ns": 1e6}, 63)
+    """
+    slow, times = detail.get("slow_step"), detail.get("times") or detail.get("hiccups")
+    if slow is None or not times:
+        return None
+    every = detail.get("every")
+    if every is None:
+        return range(CAPTURED_FROM, CAPTURED_FROM + min(2 * steps // times + 1, SLOW_MOST))
+    slow += max(-(-(CAPTURED_FROM - slow) // every), 0) * every
+    if every > SLOW_MOST:
+        return range(slow - STEPS_AROUND, slow + STEPS_AROUND)
+    return range(slow, slow + every)
+
+
 def next_command(
     kind: Kind,
     *,
@@ -80,16 +109,24 @@ def next_command(
     running: bool,
     command: Sequence[str] = (),
     step: int | None = None,
+    slow: range | None = None,
 ) -> str:
-    """A command line that can be pasted. ranks: those named; () captures all.
+    """A command line that can be pasted. ranks: those named; () captures all. slow: the steps to
+    capture, None for any.
 
     >>> next_command("input", paths=["logs"], ranks=[1], running=True)
     'my_utils capture logs --ranks 1 --wait'
+    >>> next_command("eval", paths=["logs"], ranks=[], running=True, slow=range(24, 34))
+    'my_utils capture logs --steps 10 --wait'
     """
     while_running, again, unknown = NEXT[kind]
     form = while_running if running else again if command else unknown
     if form == CAPTURE and not ranks:
         form = CAPTURE_ALL
+    if slow is not None and form in (CAPTURE, CAPTURE_ALL):
+        form = form.replace("--wait", f"--steps {len(slow)} --wait")
+    elif slow is not None and form == RUN:
+        form = form.replace(" -- ", f" --capture-steps {slow.start}:{slow.stop} -- ")
     middle = 0 if step is None else step
     return form.format(
         logs=shlex.join(paths or ["logs"]),

@@ -46,6 +46,7 @@ class DetailData(TypedDict, total=False):
     times: how many steps have the stage, if few do.
     each_ns: what it takes in one of these.
     every: so many steps are between two of these, or between two hiccups.
+    slow_step: the first of these, or the first hiccup.
     hiccups: how many steps are hiccups.
     hiccup_ns: what the run takes longer for each of them.
     top_share: of that time, in the stage with most of it.
@@ -60,6 +61,7 @@ class DetailData(TypedDict, total=False):
     read_bytes: what it read a step.
     num_workers: of the data loader.
     ran_shares: the least and the largest of the ranks, of the time that they wanted to run.
+    threads: that torch computes with on a rank.
     by_quota: a quota of the host causes it.
     by: the figure of a batch with which the time goes up and down.
     correlation: of that figure and the time.
@@ -101,6 +103,7 @@ class DetailData(TypedDict, total=False):
     times: int
     each_ns: float
     every: int
+    slow_step: int
     hiccups: int
     hiccup_ns: float
     top_share: float
@@ -115,6 +118,7 @@ class DetailData(TypedDict, total=False):
     read_bytes: int
     num_workers: int
     ran_shares: tuple[float, float]
+    threads: int
     by_quota: bool
     by: str
     correlation: float

@@ -277,6 +277,11 @@ def _compared(
 def _finding(run: RunData, work: Work, loss: Loss, stage: str | None, columns: Integers) -> Finding:
     since = None if loss.since is None else int(run.steps[columns[loss.since]])
     cost = loss.cost_ns
+    detail = dict(loss.detail)
+    if "slow_step" in detail:  # until here its place
+        detail["slow_step"] = int(run.steps[columns[detail["slow_step"]]])
+    if loss.kind == "short of cores" and run.workload.get("threads", "").isdecimal():
+        detail["threads"] = int(run.workload["threads"])
     return Finding(
         kind=loss.kind,
         ranks=tuple(run.ranks[work.rows[loss.rows]].tolist()),
@@ -286,7 +291,7 @@ def _finding(run: RunData, work: Work, loss: Loss, stage: str | None, columns: I
         share=cost / work.step_ns if work.step_ns else 0.0,
         saves_ns_a_step=0.0 if loss.kind == "not judged inside" else cost,
         since_step=since,
-        detail=loss.detail,
+        detail=detail,
     )
 
 

@@ -46,11 +46,14 @@ def shared_stages(work: Work, left: Remaining) -> list[tuple[Loss, str]]:
 
 def _times(took_ns: Matrix, longest_ns: Matrix) -> dict[str, float]:
     """Of a stage that few steps have: in how many they have it, at what distance if that is always
-    the same, and how long it takes then. Both of each step, of the usual rank and of the last."""
+    the same, how long it takes then, and the place of the first. Both of each step, of the usual
+    rank and of the last."""
     steps = np.flatnonzero(took_ns > NOT_AT_ALL * took_ns.max(initial=0.0))
     if not len(steps) or len(steps) > RARE * len(took_ns):
         return {}
-    found: dict[str, float] = {"times": len(steps), "each_ns": float(longest_ns[steps].mean())}
+    found: dict[str, float] = {
+        "times": len(steps), "each_ns": float(longest_ns[steps].mean()), "slow_step": int(steps[0]),
+    }  # fmt: skip
     if is_regular(steps):
         found["every"] = int(steps[1] - steps[0])
     return found

@@ -12,7 +12,13 @@ from ...core.ranges import ranks_text
 from ...core.units import bytes_text, count_text, figure_text, ms_text, percent_text
 from .kinds import CAUSES_PAGE, PAGES, UNTIMED, Kind, is_costly
 from .last_in_backward_text import INSIDE_PAGE, last_lines, last_short
-from .next_steps import change_for, is_collection, next_command, page_path
+from .next_steps import (
+    change_for,
+    is_collection,
+    next_command,
+    page_path,
+    steps_with_a_slow_one,
+)
 
 if TYPE_CHECKING:
     from .result import Finding, Verdict
@@ -504,6 +510,7 @@ def _command(one: Finding, verdict: Verdict) -> str:
         one.kind, paths=verdict.paths, ranks=named, running=verdict.running,
         command=verdict.command,
         step=verdict.last_step if one.since_step is None else one.since_step,
+        slow=steps_with_a_slow_one(one.detail, verdict.judged_steps),
     )  # fmt: skip
 
 

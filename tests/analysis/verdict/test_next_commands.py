@@ -51,7 +51,16 @@ for _ in range(25):
 def commands(running: bool) -> list[str]:
     """All that differ, whatever was found on whichever ranks at whichever step."""
     found = {
-        next_command(kind, paths=["logs"], ranks=ranks, running=running, command=command, step=step)
+        next_command(
+            kind,
+            paths=["logs"],
+            ranks=ranks,
+            running=running,
+            command=command,
+            step=step,
+            slow=slow,
+        )
+        for slow in (None, range(20, 24))
         for kind in KINDS
         for ranks in ((), (1,), (0, 1))
         for command in ((), (sys.executable, "train.py"))
