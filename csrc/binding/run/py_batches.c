@@ -62,6 +62,15 @@ static PyObject *first_of(PyObject *batch) {
     return batch;
 }
 
+static struct mu_py_batch_size sum_of(struct mu_py_batch_size a, struct mu_py_batch_size b) {
+    return (struct mu_py_batch_size){a.samples + b.samples, a.tokens + b.tokens};
+}
+
+void mu_py_batches_put(struct mu_py_batches *self, struct mu_py_batch_size size) {
+    self->since_step = sum_of(self->since_step, self->newest);
+    self->newest = size;
+}
+
 bool mu_py_batches_add(struct mu_py_batches *self, PyObject *batch) {
     struct mu_py_batch_size size = {0, 0};
     PyObject *first = first_of(batch);
@@ -69,8 +78,7 @@ bool mu_py_batches_add(struct mu_py_batches *self, PyObject *batch) {
         !size_of_tensor(self, first, &size)) {
         return false;
     }
-    self->since_step.samples += size.samples;
-    self->since_step.tokens += size.tokens;
+    mu_py_batches_put(self, size);
     return true;
 }
 
@@ -92,15 +100,14 @@ void mu_py_batches_write(const struct mu_py_batches *self, struct mu_thread_buff
 
 void mu_py_batches_step(struct mu_py_batches *self, struct mu_thread_buffer *buffer, bool begins,
                         int64_t iteration) {
-    struct mu_py_batch_size added = self->since_step;
-    self->since_step = (struct mu_py_batch_size){0, 0};
+    struct mu_py_batch_size added = sum_of(self->since_step, self->newest);
+    self->since_step = self->newest = (struct mu_py_batch_size){0, 0};
     if (begins) {
         mu_py_batches_write(self, buffer, iteration - 1);
+        self->iteration = added;
     } else {
-        added.samples += self->iteration.samples;
-        added.tokens += self->iteration.tokens;
+        self->iteration = sum_of(self->iteration, added);
     }
-    self->iteration = added;
 }
 
 /* --- the collector ------------------------------------------------------------------------ */

@@ -14,7 +14,8 @@ struct mu_py_batches {
     PyObject *tensor_type;              /* owned: torch.Tensor; NULL: none is looked at */
     PyObject *whole_types[2];           /* owned: the dtypes of tokens */
     PyObject *shape, *dtype;            /* owned: the names of these attributes */
-    struct mu_py_batch_size since_step; /* loaded since the last optimizer step */
+    struct mu_py_batch_size since_step; /* loaded since the last optimizer step, but for `newest` */
+    struct mu_py_batch_size newest;     /* the last batch, of which the use is not known yet */
     struct mu_py_batch_size iteration;  /* of the iteration that runs */
 };
 
@@ -25,6 +26,9 @@ int mu_py_batches_know(struct mu_py_batches *self, PyObject *tensor_type, PyObje
 /* Adds a tensor, or a list or tuple that begins with one. Reads shapes only. False for a batch of
  * another form; no exception is set then. */
 bool mu_py_batches_add(struct mu_py_batches *self, PyObject *batch);
+
+/* A batch of that size was loaded. */
+void mu_py_batches_put(struct mu_py_batches *self, struct mu_py_batch_size size);
 
 /* An optimizer has stepped. begins: with what was loaded for it begins `iteration`, and the one
  * before is complete and written. buffer: of the events; NULL writes nothing. */

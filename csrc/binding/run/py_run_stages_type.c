@@ -106,13 +106,12 @@ static PyObject *run_add_batch(PyObject *self, PyObject *batch) {
 }
 
 static PyObject *run_add_samples(PyObject *self, PyObject *args) {
-    struct mu_py_batch_size *size = &((struct mu_py_run_stages *)self)->batches.since_step;
     long long samples, tokens;
     if (!PyArg_ParseTuple(args, "LL:add_samples", &samples, &tokens)) {
         return NULL;
     }
-    size->samples += samples;
-    size->tokens += tokens;
+    mu_py_batches_put(&((struct mu_py_run_stages *)self)->batches,
+                      (struct mu_py_batch_size){samples, tokens});
     Py_RETURN_NONE;
 }
 
@@ -139,7 +138,12 @@ static PyObject *run_write_batches(PyObject *object, PyObject *iteration) {
 
 static PyObject *run_forget_batches(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     struct mu_py_batches *batches = &((struct mu_py_run_stages *)object)->batches;
-    batches->since_step = batches->iteration = (struct mu_py_batch_size){0, 0};
+    batches->since_step = batches->newest = batches->iteration = (struct mu_py_batch_size){0, 0};
+    Py_RETURN_NONE;
+}
+
+static PyObject *run_forget_newest_batch(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    ((struct mu_py_run_stages *)object)->batches.newest = (struct mu_py_batch_size){0, 0};
     Py_RETURN_NONE;
 }
 
@@ -425,6 +429,14 @@ static PyObject *get_led(PyObject *self, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(((struct mu_py_run_stages *)self)->leader.stepped);
 }
 
+static PyObject *get_following(PyObject *self, void *Py_UNUSED(closure)) {
+    const struct mu_py_run_leader *leader = &((struct mu_py_run_stages *)self)->leader;
+    if (leader->optimizer == NULL) {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromLongLong(leader->number);
+}
+
 static PyObject *get_forward_missing(PyObject *self, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(((struct mu_py_run_stages *)self)->leader.forward_missing);
 }
@@ -447,6 +459,7 @@ static PyGetSetDef run_getset[] = {
     {"forwards", get_forwards, NULL, NULL, NULL},
     {"forward_missing", get_forward_missing, NULL, NULL, NULL},
     {"led", get_led, NULL, NULL, NULL},
+    {"following", get_following, NULL, NULL, NULL},
     {"steps", get_steps, NULL, NULL, NULL},
     {"thread", get_thread, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -483,6 +496,8 @@ PyDoc_STRVAR(step_batches_doc,
 PyDoc_STRVAR(write_batches_doc, "write_batches($self, iteration, /)\n--\n\n"
                                 "The row of an iteration, if its batches showed anything.");
 PyDoc_STRVAR(forget_batches_doc, "forget_batches($self, /)\n--\n\nNothing was loaded.");
+PyDoc_STRVAR(forget_newest_batch_doc,
+             "forget_newest_batch($self, /)\n--\n\nThe last batch was not trained with.");
 PyDoc_STRVAR(collected_doc, "collected($self, phase, info, /)\n--\n\n"
                             "For gc.callbacks: times the collections on the training thread.");
 PyDoc_STRVAR(end_host_doc,
@@ -530,6 +545,7 @@ static PyMethodDef run_methods[] = {
     {"step_batches", run_step_batches, METH_VARARGS, step_batches_doc},
     {"write_batches", run_write_batches, METH_O, write_batches_doc},
     {"forget_batches", run_forget_batches, METH_NOARGS, forget_batches_doc},
+    {"forget_newest_batch", run_forget_newest_batch, METH_NOARGS, forget_newest_batch_doc},
     {"collected", (PyCFunction)(void (*)(void))run_collected, METH_FASTCALL, collected_doc},
     {"end_host", run_end_host, METH_O, end_host_doc},
     {"forget_host", run_forget_host, METH_NOARGS, forget_host_doc},

@@ -146,6 +146,8 @@ class LoaderUses:
             if trained or evaluated or not self._known(iterator):
                 for reference in references:
                     self._learn(reference, trained)
+                if not trained:
+                    self._stages.forget_newest_batch()
         self._unused.clear()
 
     def _learn(self, reference: weakref.ref[Any] | None, trains: bool) -> None:

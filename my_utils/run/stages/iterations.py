@@ -89,6 +89,10 @@ class Iterations:
         self.number = number
         self._ends = [(self._leader, end)]
 
+    def lead_anew(self) -> None:
+        """The optimizer that steps next leads, as the script goes on with it."""
+        self._leader = None
+
     def stepped(self, optimizer: object) -> bool:
         """An optimizer has stepped. True when the step of all records so far is known for good."""
         position = self._records.position()

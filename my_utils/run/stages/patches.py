@@ -46,6 +46,9 @@ class Listener:
     def loaded(self, iterator: object, batch: object) -> None:
         """A loader has given a batch."""
 
+    def exhausted(self) -> None:
+        """A loader has no more; the stage in which it was asked is still open."""
+
     def met(self, stage: str, kind: str, group: object) -> None:
         """The script has called what waits for the ranks of `group` (None: for all) in the stage
         "collective" or "checkpoint"; kind is "collective", "pipeline" or "clip"."""
@@ -205,7 +208,7 @@ class Patches:
 
     def _loader(self, module: Any) -> None:
         begin, end, loaded = self._stages.begin, self._stages.end, self._listener.loaded
-        uses = self._uses
+        uses, exhausted = self._uses, self._listener.exhausted
         following = module._BaseDataLoaderIter.__next__
 
         @functools.wraps(following)
@@ -218,6 +221,9 @@ class Patches:
                 return following(self)
             try:
                 batch = following(self)
+            except StopIteration:
+                exhausted()
+                raise
             finally:
                 end()
                 uses.ended()
@@ -242,6 +248,7 @@ class Patches:
 
     def _iterator(self, iterate: Any) -> Any:
         begin, end, uses = self._stages.begin, self._stages.end, self._uses
+        exhausted = self._listener.exhausted
 
         @functools.wraps(iterate)
         def timed(*args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -251,6 +258,8 @@ class Patches:
                 try:
                     item = next(items)
                 except StopIteration:
+                    if began:
+                        exhausted()
                     return
                 finally:
                     if began:

@@ -36,7 +36,7 @@ from .batches import batch_size
 from .buckets import BucketSampler, SampledSteps
 from .counters import MemoryCounter
 from .fsdp_backward import FlightSampler
-from .iterations import HiddenUpdates, Iterations
+from .iterations import LEADS_AFTER, HiddenUpdates, Iterations
 from .meetings import Meetings
 from .patches import Listener, Patches
 from .roots import Roots
@@ -95,6 +95,13 @@ def _all_ranks() -> None:
     """In the place of a reference to the group of all ranks, which is None."""
 
 
+def _shares_parameters(one: object, other: object) -> bool:
+    """Whether the first parameter of the second optimizer is among those of the first one."""
+    groups = [getattr(each, "param_groups", None) or [{}] for each in (one, other)]
+    first = next(iter(groups[1][0].get("params", ())), None)
+    return any(first is known for group in groups[0] for known in group.get("params", ()))
+
+
 def _make_timer() -> MyTimer:
     return MyTimer(tag="run", cuda_stages=_ON_THE_DEVICE)
 
@@ -133,6 +140,8 @@ class Recorder(Listener):
         self._watch_workers(None)
         if self._meetings is not None:
             self._meetings.begin_anew()
+        self._leader: weakref.ref[object] | None = None  # the optimizer that leads
+        self._optimizers: weakref.WeakSet[object] = weakref.WeakSet()  # that have stepped
         self._memory = MemoryCounter()
         self._buckets: SampledSteps = BucketSampler(self.stages, self._write, bucket_steps())
         self.stages.buckets = None
@@ -238,6 +247,7 @@ class Recorder(Listener):
             if self.stages.led:
                 self._look()
             else:
+                self._let_lead(optimizer)
                 self._stepped(id(optimizer))
         except Exception as error:
             self._step_aside(error)
@@ -252,6 +262,17 @@ class Recorder(Listener):
             if workers is not self._workers:
                 self._watch_workers(workers)
             self._add_batch(batch)
+        except Exception as error:
+            self._step_aside(error)
+
+    def exhausted(self) -> None:
+        """What it took belongs to the iteration before: another one may not come."""
+        try:
+            begin = self.position()
+            self.stages.end()
+            following = self.stages.following
+            step = self.iterations.current if following is None else following - 1
+            self.change_step(begin, self.position(), step)
         except Exception as error:
             self._step_aside(error)
 
@@ -309,6 +330,22 @@ class Recorder(Listener):
         )
 
     # --- steps ---
+
+    def _let_lead(self, optimizer: object) -> None:
+        """A new optimizer leads from its first step on where the one that leads is gone, or had the
+        same parameters: the script goes on with another. Else it has to prove it."""
+        self._catch_up()
+        is_new = optimizer not in self._optimizers
+        if is_new:
+            self._optimizers.add(optimizer)
+        if self.iterations.leader in (None, 0, id(optimizer)):
+            self._leader = weakref.ref(optimizer)
+            return
+        leader = None if self._leader is None else self._leader()
+        is_later = self.iterations.is_regular and self.iterations.number > LEADS_AFTER
+        if is_new and (leader is None or (is_later and _shares_parameters(leader, optimizer))):
+            self.iterations.lead_anew()
+            self._leader = weakref.ref(optimizer)
 
     def _stepped(self, optimizer: int) -> None:
         if self._updates is not None:
@@ -390,6 +427,7 @@ class Recorder(Listener):
             "device": describe.device_kind(modules),
             "torch": torch.__version__,
             "wrappers": describe.wrappers(modules),
+            "threads": torch.get_num_threads(),
             **({} if stage is None else {"pipeline_stage": stage}),
             "forward_from_step": self.iterations.number,
             **extra,
