@@ -199,6 +199,8 @@ class _Journal(TypedDict):
     boot_id: str
     heartbeat_ns: int  # Unix time of the last beat, 0 for none
     time_offset_ns: int  # is in the times of the lanes
+    real_offset_ns: int  # of these times less the time offset, against CLOCK_MONOTONIC
+    beat_mono_ns: int  # CLOCK_MONOTONIC at the last beat or drain, 0 for none
     held: bool  # a living process holds it
     closed: bool
     dropped: int

@@ -259,12 +259,21 @@ static int put_identity(PyObject *dict, const struct mu_journal_header *header) 
                : 0;
 }
 
+/* Each beat takes an anchor. 0 where there is none. */
+static long long last_anchor_ns(const struct seen *seen) {
+    const struct mu_timeline *timeline = &seen->image.timeline;
+    return timeline->count > 0 ? timeline->anchors[timeline->count - 1].mono_ns : 0;
+}
+
 static int put_state(PyObject *dict, struct seen *seen) {
     const struct mu_journal_header *header = seen->image.header;
     long long beat = atomic_load(&header->heartbeat_real_ns);
     return put(dict, "heartbeat_ns", PyLong_FromLongLong(beat)) < 0 ||
                    put(dict, "time_offset_ns", PyLong_FromLongLong(seen->image.user_offset_ns)) <
                        0 ||
+                   put(dict, "real_offset_ns", PyLong_FromLongLong(seen->image.real_offset_ns)) <
+                       0 ||
+                   put(dict, "beat_mono_ns", PyLong_FromLongLong(last_anchor_ns(seen))) < 0 ||
                    put(dict, "held", PyBool_FromLong(seen->held)) < 0 ||
                    put(dict, "closed", PyBool_FromLong(atomic_load(&header->closed) != 0)) < 0 ||
                    put(dict, "dropped",

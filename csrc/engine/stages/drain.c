@@ -455,6 +455,15 @@ static void follow_clock_step(struct mu_recorder *recorder) {
     mu_drain_repeat_starts(recorder);
 }
 
+void mu_drain_follow_clock_lock_held(struct mu_recorder *recorder) {
+    mu_drain_take_anchor_lock_held(recorder);
+    follow_clock_step(recorder);
+    if (recorder->drain->writer.length > 0) {
+        mu_drain_flush_lock_held(recorder);
+        mu_drain_commit_lock_held(recorder);
+    }
+}
+
 /* One round drains at most SLOTS_A_ROUND slots of each thread buffer. Returns whether a thread
  * buffer has more. */
 static bool drain_round(struct mu_recorder *recorder) {

@@ -42,6 +42,10 @@ void mu_drain_run_lock_held(struct mu_recorder *recorder);
 /* Appends an anchor for readers and improves the rate. */
 void mu_drain_take_anchor_lock_held(struct mu_recorder *recorder);
 
+/* The same where nothing is drained for long. Writes a step of the system's clock, so that readers
+ * know on which axis the journal's times are. */
+void mu_drain_follow_clock_lock_held(struct mu_recorder *recorder);
+
 /* Drains, and also writes the rows that wait for GPU times. Waits a second for the times at
  * most. */
 void mu_drain_finish_lock_held(struct mu_recorder *recorder);

@@ -63,7 +63,7 @@ static void *thread_main(void *argument) {
         if (called) {
             mu_drain_run_lock_held(recorder);
         } else {
-            mu_drain_take_anchor_lock_held(recorder);
+            mu_drain_follow_clock_lock_held(recorder);
         }
         beat(recorder, &next_file_ns);
         pthread_mutex_unlock(&recorder->drain_lock);

@@ -123,7 +123,9 @@ def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snaps
     silent_after_s = request.stuck_after_s
     if hung_after_s is not None:
         silent_after_s = min(SILENT_AFTER_S, hung_after_s)
-    found = find_ranks(request.log_dirs, only=request.ranks, silent_after_s=silent_after_s)
+    found = find_ranks(
+        request.log_dirs, only=request.ranks, silent_after_s=silent_after_s, looks_again=True
+    )
     chosen = request.ranks
     missing = [n for n in missing_ranks(found.ranks) if chosen is None or n in chosen]
     after_s = request.stuck_after_s if hung_after_s is None else hung_after_s

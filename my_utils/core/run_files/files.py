@@ -60,9 +60,12 @@ class Beat:
 
 
 def read_files(
-    label: str, files: Files, silent_after_s: float
+    label: str, files: Files, silent_after_s: float, *, has_moved: bool = False
 ) -> tuple[Rank | None, list[Problem]]:
-    """The newest process in the files, and the files that could not be read."""
+    """The newest process in the files, and the files that could not be read.
+
+    has_moved: the heartbeat was seen to change just now, so that no clock is asked for its age.
+    """
     problems: list[Problem] = []
     journals = [journal for path in files.journals if (journal := _journal(path, problems))]
     for pointer in files.pointers:
@@ -75,7 +78,7 @@ def read_files(
     journal = max(journals, key=itemgetter("held", "attempt", "process_start"), default=None)
     beat = max(beats, key=lambda beat: (beat.content.attempt, beat.content.time), default=None)
     try:
-        return _newest(label, journal, beat, silent_after_s), problems
+        return _newest(label, journal, beat, silent_after_s, has_moved), problems
     except (TypeError, ValueError, OverflowError) as error:  # a time beyond all bounds
         file = beat.path if beat else label
         problems.append(Problem(file, f"not a heartbeat of my_utils: {describe(error)}"))
@@ -83,14 +86,15 @@ def read_files(
 
 
 def _newest(
-    label: str, journal: dict[str, Any] | None, beat: Beat | None, silent_after_s: float
-) -> Rank | None:
+    label: str, journal: dict[str, Any] | None, beat: Beat | None, silent_after_s: float,
+    has_moved: bool,
+) -> Rank | None:  # fmt: skip
     if journal is not None and (beat is None or _is_newer(journal, beat.content)):
         rank = _from_journal(label, journal, silent_after_s)
         if beat and (beat.content.attempt, beat.content.pid) == (rank.attempt, rank.pid):
             rank.dropped = max(rank.dropped, beat.content.dropped)  # it has rows, too
         return rank
-    return _from_heartbeat(label, beat, silent_after_s) if beat else None
+    return _from_heartbeat(label, beat, silent_after_s, has_moved) if beat else None
 
 
 def _is_newer(journal: dict[str, Any], heartbeat: Heartbeat) -> bool:
@@ -166,10 +170,8 @@ def _age(then_ns: int, now_ns: int) -> float:
 
 
 def _from_journal(label: str, journal: dict[str, Any], silent_after_s: float) -> Rank:
-    now = time.time_ns()
-    beat = journal["heartbeat_ns"]
-    age = _age(beat, now) if beat else None
     is_of_this_boot = _is_of_this_boot(journal)
+    now, age = _now_and_age(journal, is_of_this_boot)
     if not journal["held"] and is_of_this_boot:
         state = "closed" if journal["closed"] else "dead"
     else:
@@ -198,6 +200,17 @@ def _from_journal(label: str, journal: dict[str, Any], silent_after_s: float) ->
     )
 
 
+def _now_and_age(journal: dict[str, Any], is_of_this_boot: bool) -> tuple[int, float | None]:
+    """Unix time by the process's clock, and since when it is not heard of. Processes of one boot
+    have the monotonic clock in common, which nobody sets."""
+    beat, beat_mono = journal["heartbeat_ns"], journal["beat_mono_ns"]
+    if is_of_this_boot and beat_mono and journal["real_offset_ns"]:
+        mono = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        return mono + journal["real_offset_ns"], _age(beat_mono, mono) if beat else None
+    now = time.time_ns()
+    return now, _age(beat, now) if beat else None
+
+
 def _threads(threads: Iterable[dict[str, Any]], now_ns: int) -> list[Thread]:
     return [
         Thread(
@@ -221,9 +234,12 @@ def _threads(threads: Iterable[dict[str, Any]], now_ns: int) -> list[Thread]:
     ]
 
 
-def _from_heartbeat(label: str, beat: Beat, silent_after_s: float) -> Rank:
+def _from_heartbeat(label: str, beat: Beat, silent_after_s: float, has_moved: bool) -> Rank:
     found = beat.content
-    age, ahead = _age_and_clock(found.time, beat.written_s, time.time())
+    if has_moved:
+        age, ahead = 0.0, found.time - beat.written_s
+    else:
+        age, ahead = _age_and_clock(found.time, beat.written_s, time.time())
     if found.closed:
         state = "closed"
     else:
@@ -253,7 +269,8 @@ def _from_heartbeat(label: str, beat: Beat, silent_after_s: float) -> Rank:
 def _age_and_clock(beat_s: float, written_s: float, now_s: float) -> tuple[float, float | None]:
     """Since when a heartbeat is there, and how far its host's clock is ahead. The file's own time
     is by the file server's clock, one for all hosts; the beat's by the clock of its host. Where
-    they are too far apart for clocks, the file was copied, and the beat's own time is left.
+    the beat is far older than the file, this was copied, or that clock is wrong, which a second
+    look shows; until then the beat's own time is left.
 
     >>> _age_and_clock(1040.0, 1000.0, 1003.0)
     (3.0, 40.0)
@@ -261,7 +278,7 @@ def _age_and_clock(beat_s: float, written_s: float, now_s: float) -> tuple[float
     (88961.0, None)
     """
     ahead = beat_s - written_s
-    if abs(ahead) > CLOCK_DIFFERENCE_MAX_S:
+    if ahead < -CLOCK_DIFFERENCE_MAX_S:
         return max(0.0, now_s - beat_s), None
     return max(0.0, now_s - written_s), ahead
 

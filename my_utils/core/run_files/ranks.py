@@ -6,16 +6,21 @@ process that ended before the others began, and whose rank this run does not hav
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
-from .files import LABEL, Files, read_files
+from .files import CLOCK_DIFFERENCE_MAX_S, LABEL, Files, read_files
 from .state import Found, Problem, Rank
 
 READERS = 8  # threads: on a network file system the time goes into waiting
 FILES_A_TURN = 64
+HEARTBEAT_EVERY_S = 2.5  # at most, while a process lives
+LOOKED_AT_S = 86_400.0  # what is older was left by a run that is over
 
 _JOURNAL = re.compile(rf"({LABEL.pattern})\.\d+\.\d+(?:\.1)?\.journal(-ref)?")
 _HEARTBEAT = re.compile(rf"({LABEL.pattern})\.heartbeat\.json")
@@ -26,14 +31,21 @@ def find_ranks(
     *,
     only: Collection[int] | None = None,
     silent_after_s: float = 10.0,
+    looks_again: bool = False,
 ) -> Found:
     """Reads the ranks in the directories; `only` restricts them. OSError when a directory cannot
-    be listed."""
+    be listed.
+
+    looks_again: waits up to 2.5 s whether heartbeats change that seem to be old, or from later on:
+    the clocks of the hosts, of their file server and of this process may be hours apart.
+    """
     files: dict[str, Files] = {}
     for log_dir in [log_dirs] if isinstance(log_dirs, str) else log_dirs:
         _list_files(log_dir, only, files)
 
     results = _read_all(list(files.items()), silent_after_s)
+    if looks_again:
+        _look_again(files, results, silent_after_s)
     ranks = [rank for rank, _ in results if rank is not None]
     ranks.sort(key=lambda rank: (rank.rank, rank.worker))
     found = Found(ranks, [problem for _, problems in results for problem in problems])
@@ -53,6 +65,39 @@ def _read_all(items: Sequence[tuple[str, Files]], silent_after_s: float) -> list
         return [result for begin in turns for result in read(begin)]
     with ThreadPoolExecutor(READERS) as pool:
         return [result for results in pool.map(read, turns) for result in results]
+
+
+def _look_again(files: dict[str, Files], results: list[_Read], silent_after_s: float) -> None:
+    """Reads those once more whose heartbeat has changed."""
+    doubtful: dict[int, tuple[str, Files, int]] = {}  # when the file was written, by the place
+    for place, (label, own) in enumerate(files.items()):
+        rank = results[place][0]
+        if rank is not None and rank.source == "heartbeat" and rank.state != "closed":
+            written_ns = _written_ns(own)
+            age_s = time.time() - written_ns / 1e9
+            seems_old = rank.state == "silent" and age_s < LOOKED_AT_S
+            if seems_old or age_s < -CLOCK_DIFFERENCE_MAX_S:
+                doubtful[place] = label, own, written_ns
+    deadline = time.monotonic() + HEARTBEAT_EVERY_S
+    while doubtful and time.monotonic() < deadline:
+        time.sleep(0.05)
+        for place, (label, own, written_ns) in list(doubtful.items()):
+            if _written_ns(own) != written_ns:
+                results[place] = read_files(label, own, silent_after_s, has_moved=True)
+                del doubtful[place]
+    for place in doubtful:
+        rank, problems = results[place]
+        if rank is not None and rank.state == "running":
+            results[place] = replace(rank, state="silent", beat_age_s=None), problems
+
+
+def _written_ns(files: Files) -> int:
+    """When a heartbeat was written last, by the file system's clock."""
+    found = 0
+    for path in files.heartbeats:
+        with contextlib.suppress(OSError):  # it is being replaced
+            found = max(found, os.stat(path).st_mtime_ns)
+    return found
 
 
 def _list_files(log_dir: str, only: Collection[int] | None, found: dict[str, Files]) -> None:
