@@ -1,9 +1,10 @@
 """Makes all ranks of a run agree on a folder: the first that asks proposes one, all use it.
 
-Ranks of one job meet in torch's store, whose `compare_set` lets the first proposal win: one round
-trip, and nobody waits. A launcher that starts its ranks anew is the same process as before, so a
-note of what was agreed, under the launcher's name on each host, keeps a restart in its folder also
-where the store is a new one. Ranks that have no store agree by that note, on one host.
+Ranks of one job meet in torch's store, or in that of a launcher of several hosts, whose
+`compare_set` lets the first proposal win: one round trip, and nobody waits for a rank. A launcher
+that starts its ranks anew is the same process as before, so a note of what was agreed, under the
+launcher's name on each host, keeps a restart in its folder also where the store is a new one. Ranks
+that have no store agree by that note, on one host.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import re
 import tempfile
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.ranks import boot_id, process_began_s
 from ..core.store import default_store
@@ -25,7 +27,11 @@ from ..core.warnings import warn_once
 from .environment import DIR, ID, REPORT, passed_on
 from .folder import RUNS, reserve_somewhere
 
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
 _KEY = "my_utils/run"
+_STORE_WAIT_S = 10
 _NOTE_BYTES_MAX = 16384
 _SLURM_STEPS_MAX = 0xFFFFFFF0
 _UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
@@ -89,7 +95,7 @@ def unique_launch() -> str | None:
 def agree(world_size: int, propose: Callable[[], Place]) -> Place:
     """The place of all ranks. `propose` is called where nothing is known yet.
 
-    Never waits. Where ranks cannot meet, each host (or process) uses its own proposal.
+    Waits for no rank. Where ranks cannot meet, each host (or process) uses its own proposal.
     """
     note = _note_path()
     noted = None if note is None else _read_note(note)
@@ -106,7 +112,7 @@ def agree(world_size: int, propose: Callable[[], Place]) -> Place:
 
 def _agree_in_store(proposal: Place) -> Place | None:
     try:
-        store = default_store(_KEY)
+        store = default_store(_KEY) or _launchers_store()
         if store is None:
             return None
         return Place.from_text(bytes(store.compare_set("place", "", proposal.text())).decode())
@@ -117,6 +123,21 @@ def _agree_in_store(proposal: Place) -> Place | None:
             f"host write to {proposal.folder}",
         )
         return None
+
+
+def _launchers_store() -> Store | None:
+    """The store in which torchrun's hosts have met, for ranks without a process group. One host
+    needs none: its ranks have the note."""
+    variables = os.environ
+    on_one_host = variables.get("LOCAL_WORLD_SIZE") == variables.get("WORLD_SIZE")
+    if on_one_host or variables.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    from torch.distributed import PrefixStore, TCPStore
+
+    host, port = variables.get("MASTER_ADDR", ""), variables.get("MASTER_PORT", "")
+    wait = timedelta(seconds=_STORE_WAIT_S)
+    store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=wait)
+    return PrefixStore(_KEY, store)
 
 
 def _note_path() -> Path | None:

@@ -301,7 +301,8 @@ def _record(
             if report is not None:
                 with contextlib.suppress(OSError):
                     reported = read_reports(report)
-            note_status(place.folder, status, reported.exits_of_ranks())
+            for folder in {place.folder, *map(Path, reported.agreed_places())}:
+                note_status(folder, status, reported.exits_of_ranks())
             if report is not None and not options.quiet:
                 _close(reported)
         finally:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ _OF_EACH_RUN = {"version", "script", "command", "started", "run_id"}
 _OF_THE_LAST_ATTEMPT = {"world_size", "torch", "moved_to"}
 _OF_A_REQUEST = ("my_utils.control.json", ".my_utils.control.json.lock")  # for a capture
 _NAME_BYTES_MAX = 80
+_WRITING = ".run.json.writing"  # a folder, which one host at a time can make on any file system
+_WRITING_SECONDS_MAX = 5
 _PROGRAM = re.compile(r"[^-].*\.py[cz]?")
 
 
@@ -130,28 +132,53 @@ def write_run_file(folder: Path, about: Mapping[str, object]) -> None:
 
 
 def complete_run_file(folder: Path, about: Mapping[str, object], *, leads: bool) -> None:
-    """Adds to run.json what ranks know. Rank 0 leads; others write only where there is none. What
-    the parent has written stays."""
+    """Adds to run.json what ranks know. Rank 0 leads; others write where something is missing, as
+    on a host that shares no disk with rank 0's, or where the parent has written another id, before
+    the ranks agreed. What else it has written stays."""
     known: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         known = read_run_file(folder)
-    if leads or not known:
-        kept = {key: value for key, value in known.items() if value is not None}
+    kept = {key: value for key, value in known.items() if value is not None}
+    agreed = {"run_id": about["run_id"]} if about.get("run_id") else {}
+    is_of_another = agreed.get("run_id", kept.get("run_id")) != kept.get("run_id")
+    if leads or is_of_another or not kept.keys() >= about.keys():
         newest = {key: about[key] for key in _OF_THE_LAST_ATTEMPT & about.keys()}
-        write_run_file(folder, {**about, **kept, **newest})
+        write_run_file(folder, {**about, **kept, **newest, **agreed})
 
 
 def note_status(folder: Path, status: int, of_ranks: Mapping[int, int]) -> None:
     """Adds to run.json how the command and those of its ranks that failed have ended: exit
-    statuses, -n where signal n ended it."""
+    statuses, -n where signal n ended it. Where the commands of several hosts share the folder, the
+    first that is not 0 stays."""
     with contextlib.suppress(OSError, TypeError, ValueError):
         if has_foreign_run_file(folder):
             return
-        known = {**read_run_file(folder), "exit_status": status}
-        if of_ranks:
-            ranks = {str(rank): of_ranks[rank] for rank in sorted(of_ranks)}
-            known["exit_statuses"] = {**known.get("exit_statuses", {}), **ranks}
-        write_run_file(folder, known)
+        with _alone(folder):
+            known = read_run_file(folder)
+            known["exit_status"] = known.get("exit_status") or status
+            if of_ranks:
+                ranks = {str(rank): of_ranks[rank] for rank in sorted(of_ranks)}
+                known["exit_statuses"] = {**known.get("exit_statuses", {}), **ranks}
+            write_run_file(folder, known)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Until other hosts have written, for a few seconds at most: one that is gone may have left its
+    folder."""
+    own = folder / _WRITING
+    deadline = time.monotonic() + _WRITING_SECONDS_MAX
+    while time.monotonic() < deadline:
+        try:
+            own.mkdir()
+            break
+        except FileExistsError:
+            time.sleep(0.01)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            own.rmdir()
 
 
 def drop_if_empty(folder: Path, run_id: str, *, made: bool) -> None:

@@ -42,6 +42,10 @@ class Reported:
         """The folders, each once, those of the lowest ranks first."""
         return list(dict.fromkeys(self.folders[pid] for pid in sorted(self.folders)))
 
+    def agreed_places(self) -> list[str]:
+        """Without those that the script has chosen."""
+        return [place for place in self.places() if place not in self.own_setup]
+
     def exits_of_ranks(self) -> dict[int, int]:
         """Of the newest process of each rank that did not end with 0, its exit status."""
         return {rank: self.exits[pid] for rank, pid in self.ranks.items() if pid in self.exits}

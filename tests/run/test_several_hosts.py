@@ -1,0 +1,175 @@
+"""One run on two hosts: it has one identity, in all files of both. A host is a name and a disk:
+namespaces of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from ..conftest import ROOT
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+pytestmark = [pytest.mark.slow, pytest.mark.long_file, pytest.mark.timeout(400)]
+
+TRAIN = """
+import os, sys, torch, torch.distributed as dist
+case, rank = sys.argv[1], os.environ["RANK"]
+model = torch.nn.Linear(4, 4)
+if case != "alone":
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS"), os.environ.get("TORCHELASTIC_RESTART_COUNT")
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+if restarts == ("1", "0") and rank == "0":
+    sys.exit(3)
+if case == "fails" and rank == "1":
+    sys.exit(5)
+"""
+
+ON_A_HOST = """
+set -e
+if [ "$1" = separate ]; then mount -t tmpfs tmpfs "$2"; fi
+hostname "$3"
+cd "$2"
+out=$4
+shift 4
+status=0
+"$@" || status=$?
+mkdir "$out"
+cp -r logs "$out"
+exit $status
+"""
+
+
+class Host(NamedTuple):
+    """status: of its command. runs: by folder, run.json and the ids in the CSVs."""
+
+    status: int
+    runs: dict[str, tuple[dict[str, Any], set[str]]]
+    output: str
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def meeting_place(kind: str, host: int, port: int) -> list[str]:
+    if kind == "static":
+        return ["--master-addr=127.0.0.1", f"--master-port={port}", f"--node-rank={host}"]
+    own = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]
+    return [*own, f"--rdzv-conf=is_host={int(host == 0)}"]
+
+
+def run_of(place: Path) -> tuple[dict[str, Any], set[str]]:
+    ids: set[str] = set()
+    for path in place.glob("profile_rank_*.csv"):
+        ids.update(re.findall(r"run_id=([^,\"]*)", path.read_text()))
+    return json.loads((place / "run.json").read_text()), ids
+
+
+def on_two_hosts(
+    folder: Path, kind: str, case: str, *, disk: str = "separate", ranks: int = 1,
+    rdzv_id: str | None = None, restarts: int = 0,
+) -> list[Host]:  # fmt: skip
+    probe = subprocess.run(
+        ["unshare", "-m", "-u", "mount", "-t", "tmpfs", "tmpfs", folder],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if probe.returncode:
+        pytest.skip(f"no namespaces here: {probe.stderr.strip()}")
+    script, work, port = folder / "train.py", folder / "work", free_port()
+    script.write_text(TRAIN)
+    work.mkdir()
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    processes = []
+    for host in range(2):
+        launcher = [
+            "env", f"RANK={host}", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}",
+            sys.executable,
+        ]  # fmt: skip
+        if kind != "by hand":
+            launcher = [
+                sys.executable, "-m", "torch.distributed.run", "--nnodes=2",
+                f"--nproc-per-node={ranks}", f"--max-restarts={restarts}",
+                *meeting_place(kind, host, port), *([f"--rdzv-id={rdzv_id}"] if rdzv_id else []),
+            ]  # fmt: skip
+        words = [sys.executable, "-m", "my_utils", "run", "--", *launcher, str(script), case]
+        arguments = [disk, str(work), f"host{host}", str(folder / f"of{host}"), *words]
+        processes.append(
+            subprocess.Popen(
+                ["unshare", "-m", "-u", "sh", "-c", ON_A_HOST, "sh", *arguments],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    found = []
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    for host, (process, output) in enumerate(zip(processes, outputs, strict=True)):
+        places = (folder / f"of{host}" / "logs").iterdir()
+        runs = {place.name: run_of(place) for place in places if not place.is_symlink()}
+        found.append(Host(process.returncode, runs, output))
+    return found
+
+
+def check_one_identity(hosts: list[Host], world_size: int, statuses: set[int]) -> None:
+    abouts = [one for host in hosts for one in host.runs.values()]
+    assert len(hosts[0].runs) == len(hosts[1].runs) == 1, hosts
+    assert len({about["run_id"] for about, _ in abouts}) == 1, hosts
+    for about, ids in abouts:
+        assert ids == {about["run_id"]}, hosts
+        assert about["script"].endswith("train.py") and about["torch"], about
+        assert about["world_size"] == world_size and about["command"] and about["started"], about
+        assert about["exit_status"] in statuses, hosts
+
+
+@pytest.mark.parametrize(
+    ("kind", "case", "ranks", "rdzv_id"),
+    [
+        ("static", "ddp", 1, None),
+        ("static", "alone", 2, "none"),  # no process group: they meet in the launcher's store
+        ("c10d", "ddp", 2, "job7"),
+    ],
+)
+def test_hosts_without_a_shared_folder(
+    kind: str, case: str, ranks: int, rdzv_id: str | None, tmp_path: Path
+) -> None:
+    hosts = on_two_hosts(tmp_path, kind, case, ranks=ranks, rdzv_id=rdzv_id)
+    check_one_identity(hosts, 2 * ranks, {0})
+    assert [host.status for host in hosts] == [0, 0], hosts
+
+
+def test_a_restart_on_hosts_without_a_shared_folder(tmp_path: Path) -> None:
+    hosts = on_two_hosts(tmp_path, "c10d", "alone", rdzv_id="job8", restarts=1)
+    check_one_identity(hosts, 2, {0, 1})
+    attempts = set()
+    for path in tmp_path.glob("of*/logs/*/profile_rank_*.csv"):
+        attempts |= set(re.findall(r"my_utils.run,INSTANT.*attempt=(\d)", path.read_text()))
+    assert attempts == {"1", "2"}
+
+
+def test_hosts_with_a_shared_folder_of_which_one_fails(tmp_path: Path) -> None:
+    """The status is that of the command that failed, whichever ended last."""
+    hosts = on_two_hosts(tmp_path, "by hand", "fails", disk="shared")
+    check_one_identity(hosts, 2, {0, 5})
+    assert [host.status for host in hosts] == [0, 5], hosts
+    (place,) = (one for one in (tmp_path / "work" / "logs").iterdir() if not one.is_symlink())
+    assert run_of(place)[0]["exit_status"] == 5
