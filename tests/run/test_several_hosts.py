@@ -28,13 +28,10 @@ if case != "alone":
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS"), os.environ.get("TORCHELASTIC_RESTART_COUNT")
 for step in range(12):
     optimizer.zero_grad()
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
-if restarts == ("1", "0") and rank == "0":
-    sys.exit(3)
 if case == "fails" and rank == "1":
     sys.exit(5)
 """
@@ -84,7 +81,7 @@ def run_of(place: Path) -> tuple[dict[str, Any], set[str]]:
 
 def on_two_hosts(
     folder: Path, kind: str, case: str, *, disk: str = "separate", ranks: int = 1,
-    rdzv_id: str | None = None, restarts: int = 0,
+    rdzv_id: str | None = None,
 ) -> list[Host]:  # fmt: skip
     probe = subprocess.run(
         ["unshare", "-m", "-u", "mount", "-t", "tmpfs", "tmpfs", folder],
@@ -107,7 +104,7 @@ def on_two_hosts(
         if kind != "by hand":
             launcher = [
                 sys.executable, "-m", "torch.distributed.run", "--nnodes=2",
-                f"--nproc-per-node={ranks}", f"--max-restarts={restarts}",
+                f"--nproc-per-node={ranks}",
                 *meeting_place(kind, host, port), *([f"--rdzv-id={rdzv_id}"] if rdzv_id else []),
             ]  # fmt: skip
         words = [sys.executable, "-m", "my_utils", "run", "--", *launcher, str(script), case]
@@ -155,15 +152,6 @@ def test_hosts_without_a_shared_folder(
     hosts = on_two_hosts(tmp_path, kind, case, ranks=ranks, rdzv_id=rdzv_id)
     check_one_identity(hosts, 2 * ranks, {0})
     assert [host.status for host in hosts] == [0, 0], hosts
-
-
-def test_a_restart_on_hosts_without_a_shared_folder(tmp_path: Path) -> None:
-    hosts = on_two_hosts(tmp_path, "c10d", "alone", rdzv_id="job8", restarts=1)
-    check_one_identity(hosts, 2, {0, 1})
-    attempts = set()
-    for path in tmp_path.glob("of*/logs/*/profile_rank_*.csv"):
-        attempts |= set(re.findall(r"my_utils.run,INSTANT.*attempt=(\d)", path.read_text()))
-    assert attempts == {"1", "2"}
 
 
 def test_hosts_with_a_shared_folder_of_which_one_fails(tmp_path: Path) -> None:
