@@ -132,7 +132,7 @@ def _launchers_store() -> Store | None:
     on_one_host = variables.get("LOCAL_WORLD_SIZE") == variables.get("WORLD_SIZE")
     if on_one_host or variables.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
-    from torch.distributed import PrefixStore, TCPStore
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
 
     host, port = variables.get("MASTER_ADDR", ""), variables.get("MASTER_PORT", "")
     wait = timedelta(seconds=_STORE_WAIT_S)

@@ -236,10 +236,9 @@ def _threads(threads: Iterable[dict[str, Any]], now_ns: int) -> list[Thread]:
 
 def _from_heartbeat(label: str, beat: Beat, silent_after_s: float, has_moved: bool) -> Rank:
     found = beat.content
+    age, ahead = _age_and_clock(found.time, beat.written_s, time.time())
     if has_moved:
         age, ahead = 0.0, found.time - beat.written_s
-    else:
-        age, ahead = _age_and_clock(found.time, beat.written_s, time.time())
     if found.closed:
         state = "closed"
     else:
