@@ -89,8 +89,11 @@ def lost_in(csv: Path) -> list[tuple[int, int | None, int | None]]:
     for row in profile_rows.read(csv):
         if row.name == "my_utils.dropped" and row.kind == "INSTANT":
             assert row.metadata["reason"] == "not_written"
-            first, last = (row.metadata.get(key) for key in ("first_step", "last_step"))
-            found.append((int(row.metadata["count"]), first and int(first), last and int(last)))
+            first, last = (
+                int(row.metadata[key]) if key in row.metadata else None
+                for key in ("first_step", "last_step")
+            )
+            found.append((int(row.metadata["count"]), first, last))
     return found
 
 

@@ -253,8 +253,8 @@ def left_out_lines(seen: Snapshot) -> Iterator[str]:
     if lossy := [rank for rank in seen.found.ranks if rank.dropped]:
         yield ""
         counts = ", ".join(f"{rank.dropped} of rank {rank.name}" for rank in lossy[:LOSSY_SHOWN])
-        more = len(lossy) - LOSSY_SHOWN
-        yield f"lost records: {counts}" + (f" and of {_count(more, 'rank')}" if more > 0 else "")
+        more = lossy[LOSSY_SHOWN:]
+        yield f"lost records: {counts}" + (f" and of {_count(more, 'rank')}" if more else "")
     # One that was copied is older than its file says, which looks like a clock that is behind: so
     # only a heartbeat counts that the rank itself has written just now.
     ahead = [

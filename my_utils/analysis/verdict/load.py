@@ -17,11 +17,12 @@ import numpy.typing as npt
 from ... import _core
 from ...core.ranges import members_of
 from ...core.run_files.newest import find_run
+from ...core.run_files.run_metadata import Note
 from ...trace.inputs import FileSet
 from .endings import command_of, ending_of, run_file_of, states_of
 from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_cells import EVER, RankCells, cells_of_rank, for_the_verdict, peers_of
-from .rank_files import SEPARATOR, Columns, Note, RankStages, chosen, find_rank_files, read_rank
+from .rank_files import SEPARATOR, Columns, RankStages, chosen, find_rank_files, read_rank
 from .readers import read_side_by_side
 from .recorded_rank import RecordedRank
 from .run_data import GpuTimes, Integers, Matrix, RunData, SyncKind, SyncPoint

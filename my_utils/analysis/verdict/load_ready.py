@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.run_files.row_metadata import whole_number
-from .rank_files import Note
+from ...core.run_files.run_metadata import Note
 from .ready_times import Bucket, ReadyTimes
 from .run_data import NS_IN_US, Integers
 

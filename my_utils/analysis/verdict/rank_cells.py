@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...core.run_files.run_metadata import Note
 from .device_cells import device_times, rows_with_gpu_times
 from .rank_files import (
     Columns,
-    Note,
     RankMetadata,
     RankStages,
     all_same,

@@ -202,11 +202,8 @@ def problems_of(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]:
     for one in ranks.read:
         yield from (f"rank {one.metadata.rank}: {error}" for error in one.metadata.errors)
     yield from losses_of(ranks)
-    for what, name in (
-        ("rows that could not be understood", "bad_rows"),
-    ):
-        if found := [one.metadata.rank for one in ranks.kept if getattr(one.metadata, name)]:
-            yield f"{ranks_have(found)} {what}"
+    if found := [one.metadata.rank for one in ranks.kept if one.metadata.bad_rows]:
+        yield f"{ranks_have(found)} rows that could not be understood"
 
 
 def losses_of(ranks: RunRanks) -> Iterator[str]:

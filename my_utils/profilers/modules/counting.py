@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from ... import _core
+from ...core.dispatched import is_plain, is_traced
 from ...core.warnings import warn_once
-from ..operators.mode import is_plain, is_traced
 from ..torch_profiler.flops import calculates, counts_integers_only, custom_mapping
 from .rows import Row
 

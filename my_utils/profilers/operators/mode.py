@@ -15,11 +15,10 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ...core.arguments import check_int, check_path, check_switch
+from ...core.dispatched import is_plain, is_traced
 from ...core.identity import identity
 from ...core.ranks import check_ranks, current_rank, is_chosen, world_size
 from ...core.reprs import short_repr
@@ -34,10 +33,6 @@ from .policy import Action, OpPlan, OpPolicy
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 RULE = "=" * 28
-
-# The modes by which torch works out shapes and graphs, and the tensors without values in them.
-_TRACERS = tuple(torch._C._TorchDispatchModeKey.__members__.values())
-_TRACED = frozenset((FakeTensor, FunctionalTensor))
 
 # Backends of torch.compile that run a graph operator by operator.
 _SEEN_BACKENDS = frozenset(("eager", "aot_eager", "aot_eager_decomp_partition", "eager_noexcept"))
@@ -348,20 +343,6 @@ class OpMode(TorchDispatchMode):
         for value in values:
             self._log.line(describe(value) if isinstance(value, Tensor) else repr(value)[:1000])
         self._log.line("")
-
-
-def is_traced(types: Any) -> bool:
-    """Whether torch works out shapes or a graph here, and computes no values."""
-    if not _TRACED.isdisjoint(types):
-        return True
-    if not torch._C._len_torch_dispatch_stack():
-        return False
-    return any(torch._C._get_dispatch_mode(kind) is not None for kind in _TRACERS)
-
-
-def is_plain(kind: type) -> bool:
-    """Whether a class of tensors leaves operators to torch."""
-    return getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
 
 
 def _described(place: str, value: Any) -> tuple[str, ...]:

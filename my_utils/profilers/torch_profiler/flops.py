@@ -323,15 +323,16 @@ def _attention_layer(args: Sequence[Any]) -> int:
     """Projections of queries, keys and values with one weight, the attention, and one of it."""
     query, key, embed = args[0], args[1], args[3]
     rows = _elements(query[:-1])
-    projections = 2 * embed * (2 * rows + 2 * _elements(key[:-1])) * embed
-    return projections + 4 * rows * key[-2] * embed
+    projections: int = 2 * embed * (2 * rows + 2 * _elements(key[:-1])) * embed
+    attention: int = 4 * rows * key[-2] * embed
+    return projections + attention
 
 
 def _encoder_layer(args: Sequence[Any]) -> int:
     """The attention, two additions, two layer norms, and the two products of the feed-forward."""
     given, embed, hidden = args[0], args[1], args[14][0]
-    attention = _attention_layer((given, given, given, embed))
-    return attention + 2 * _elements(given) * (1 + 8 + 2 * hidden)
+    rest: int = 2 * _elements(given) * (1 + 8 + 2 * hidden)
+    return _attention_layer((given, given, given, embed)) + rest
 
 
 # Whole layers of torch.nn in evaluation.

@@ -10,10 +10,10 @@ import pytest
 from my_utils.analysis.verdict.last_in_backward import last_in_steps
 from my_utils.analysis.verdict.last_in_backward_text import last_lines
 from my_utils.analysis.verdict.load_ready import ready_of_rank, ready_of_run
-from my_utils.analysis.verdict.rank_files import Note
 from my_utils.analysis.verdict.ready_times import Bucket, ReadyTimes
 from my_utils.analysis.verdict.run_data import GpuTimes
 from my_utils.analysis.why import Finding, RunData, Verdict, judge
+from my_utils.core.run_files.run_metadata import Note
 
 from ...support.array_runs import MEANS_MS, ArrayRun
 

@@ -10,6 +10,7 @@ import sys
 import types
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ logger.instant("my_utils.run_end", {"error": "ValueError"}, step=-1)
 logger.close()
 """
 KILL = "\nos.kill(os.getpid(), 9)\n"
-RANK = types.SimpleNamespace(
+RANK: Any = types.SimpleNamespace(
     rank=0, label="rank_0", pid=1, source="heartbeat", alive=False, began_s=None
 )
 NAMES = ["bucket", "group", "run", "sync", "workload"]
@@ -97,7 +98,7 @@ def test_readers_of_a_rotated_run_know_what_was_recorded_once(tmp_path: Path) ->
     recorded = Recorded([logs])
     assert recorded.names() == {"backward"}
     for label in ("backward", "tp", "late"):
-        assert recorded.members(RANK, label) == {0, 1}
+        assert recorded.members(RANK, label) == frozenset({0, 1})
     assert recorded.members(RANK, "other") is None
     assert recorded.error(RANK) == "ValueError"
     memory = memory_of(RANK, [logs])
@@ -151,7 +152,7 @@ def test_the_first_part_of_an_older_recording_is_read(tmp_path: Path) -> None:
         lines = part.read_text(encoding="utf-8").splitlines(keepends=True)
         kept = [line for line in lines if ",repeated=1," not in line]
         part.write_text("".join(kept), encoding="utf-8")
-    assert Recorded([str(tmp_path / "logs")]).members(RANK, "tp") == {0, 1}
+    assert Recorded([str(tmp_path / "logs")]).members(RANK, "tp") == frozenset({0, 1})
 
 
 def test_the_cost_does_not_depend_on_the_length_of_the_file(tmp_path: Path) -> None:

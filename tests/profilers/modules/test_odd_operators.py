@@ -44,7 +44,10 @@ def scan(lin: nn.Module, x: torch.Tensor) -> Any:
 def mapped(lin: nn.Module, x: torch.Tensor) -> Any:
     from torch._higher_order_ops.map import map as map_op
 
-    return map_op(lambda a: a.sin() * 2, lin(x))
+    def doubled(a: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return a.sin() * 2
+
+    return map_op(doubled, lin(x))
 
 
 def flex(lin: nn.Module, x: torch.Tensor) -> Any:
@@ -87,7 +90,7 @@ def vmap_of_grad(lin: nn.Module, x: torch.Tensor) -> Any:
 
 def jagged(lin: nn.Module, x: torch.Tensor) -> Any:
     rows = torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged)
-    return lin(rows).values()  # type: ignore[operator]
+    return lin(rows).values()
 
 
 def strided_nested(lin: nn.Module, x: torch.Tensor) -> Any:
@@ -98,7 +101,7 @@ def strided_nested(lin: nn.Module, x: torch.Tensor) -> Any:
 def jagged_attention(lin: nn.Module, x: torch.Tensor) -> Any:
     rows = torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged)
     heads = rows.unflatten(-1, (2, 2)).transpose(1, 2)
-    return F.scaled_dot_product_attention(heads, heads, heads).values()  # type: ignore[operator]
+    return F.scaled_dot_product_attention(heads, heads, heads).values()
 
 
 def inference(lin: nn.Module, x: torch.Tensor) -> Any:

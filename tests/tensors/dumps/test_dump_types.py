@@ -443,7 +443,7 @@ def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: pytest.Mo
     dump_dir = dumper.dump(stage="after_tokenize", obj={"x": 1}, data_id=42, branch="train")
 
     loader = UniversalLoader(root_dir="./dump_dataset")
-    obj = loader.load(dump_dir)  # type: ignore[arg-type]
+    obj = loader.load(dump_dir)
 
     assert obj == {"x": 1}
     (sample,) = (tmp_path / "dump_dataset").iterdir()
