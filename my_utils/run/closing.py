@@ -18,6 +18,7 @@ from .environment import hung_after_s
 from .report_file import Reported
 
 LINES_MAX = 12
+FOOT = 2  # lines at the end of a verdict: what was judged
 _WIDTHS = (60, 120)
 _SECONDS_MAX = 120
 
@@ -37,7 +38,7 @@ def closing_lines(reported: Reported) -> list[str]:
     if 0 not in reported.ranks and not _are_all(reported, places[0]):
         ranks = ranges_text(as_ranges(reported.ranks))
         return [f"ranks {ranks} ran here; the host of rank 0 prints the verdict", *where]
-    return [*verdict_lines(places)[: LINES_MAX - len(where)], *where]
+    return [*verdict_lines(places, LINES_MAX - len(where)), *where]
 
 
 def _are_all(reported: Reported, place: str) -> bool:
@@ -78,10 +79,14 @@ def _why_nothing(reported: Reported) -> str:
     )
 
 
-def verdict_lines(places: Sequence[str]) -> list[str]:
-    """The verdict on the folders as one run, or one line with the reason why there is none. Before
-    it comes who held the others up, where the run was ended in a standstill."""
-    return [*_standstill_lines(places), *_judged_lines(places)]
+def verdict_lines(places: Sequence[str], most: int) -> list[str]:
+    """The verdict on the folders as one run in so many lines, or one line with the reason why there
+    is none. Before it comes who held the others up, where the run was ended in a standstill."""
+    standstill = _standstill_lines(places)
+    judged, left = _judged_lines(places), most - len(standstill)
+    if len(judged) > left:
+        judged[left - FOOT : -FOOT] = []
+    return standstill + judged
 
 
 def _standstill_lines(places: Sequence[str]) -> list[str]:
@@ -157,4 +162,4 @@ def main() -> None:
     """Prints the verdict on the folder that the command line names."""
     places = sys.argv[1:]
     where = [f"files: {_shown(places)}"]
-    print_lines([*verdict_lines(places)[: LINES_MAX - 1], *where])
+    print_lines([*verdict_lines(places, LINES_MAX - len(where)), *where])

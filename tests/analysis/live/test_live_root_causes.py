@@ -227,7 +227,7 @@ class TestTheClosingLines:
         wait_until(lambda: all((one["still_s"] or 0) > 1.0 for one in snapshot(logs)["ranks"]))
         for process in processes:
             kill(process)
-        head, line, *_ = verdict_lines([str(logs)])
+        head, line, *_ = verdict_lines([str(logs)], 12)
         assert head.endswith(": step 12, in iter > all_reduce, 2 ranks: 0,2")
         assert line.startswith("! rank 1 on node-a, step 12, in iter > input, since ")
         assert line.endswith("in iter > input while 2 of 3 ranks wait in iter > all_reduce")

@@ -21,18 +21,7 @@ from .groups import Group
 BEFORE = 64  # calls that are examined before the one in which a rank waits, and after it
 KNOWN_BEFORE = 256  # from which it is known what follows
 OTHERS_MAX = 128  # ranks that those in question are compared with
-CONTEXTS = (
-    96,
-    48,
-    32,
-    24,
-    16,
-    12,
-    8,
-    6,
-    4,
-    3,
-)  # calls before one, the longest that is known elsewhere counts
+CONTEXTS = (96, 48, 32, 24, 16, 12, 8, 6, 4, 3)  # calls before one: the longest known one counts
 KNOWN_LEAST = 20  # calls before one: with fewer, a part of a step may be new
 TIMES_KNOWN = 2  # as many calls are known before as are compared
 SAME_BEFORE = 2  # calls of the same numbers, by which two ranks are at the same place

@@ -331,12 +331,13 @@ class Standing:
             counts = Counter[tuple[str, ...]]()
             for place in places:
                 counts[place.first.stack] += place.stuck
-            stack, _ = counts.most_common(1)[0]
+            stack, most = counts.most_common(1)[0]
             count = counts.total()
             if self._meetings[rank.label] is None and self._is_divided:
+                there = " in" if most == count else f", {most} of them in"
                 text = (
-                    f"in {where(rank)} while {count} of {len(self._alive)} ranks wait in "
-                    f"{stack_text(stack)}"
+                    f"in {where(rank)} while {count} of {len(self._alive)} ranks wait"
+                    f"{there} {stack_text(stack)}"
                 )
                 self._reasons[rank.label].append(("elsewhere", text))
             elif all(place.holders[rank.label] for place in places) and not any(
