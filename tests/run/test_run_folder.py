@@ -179,8 +179,10 @@ def test_rank_0_completes_what_the_parent_wrote(tmp_path: Path) -> None:
         return dict(json.loads((tmp_path / "run.json").read_text()))
 
     complete_run_file(tmp_path, {"script": "a", "world_size": None}, leads=False)
-    complete_run_file(tmp_path, {"script": "b", "world_size": 8}, leads=False)
-    assert read() == {"version": 1, "script": "a", "world_size": None}
+    complete_run_file(tmp_path, {"script": "b", "world_size": 4}, leads=False)
+    assert read() == {"version": 1, "script": "a", "world_size": 4}
+    complete_run_file(tmp_path, {"script": "b", "world_size": 6}, leads=False)
+    assert read()["world_size"] == 4
     complete_run_file(tmp_path, {"script": "b", "world_size": 8}, leads=True)
     complete_run_file(tmp_path, {"moved_to": "c"}, leads=True)
     assert read() == {"version": 1, "script": "a", "world_size": 8, "moved_to": "c"}

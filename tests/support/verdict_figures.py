@@ -20,6 +20,7 @@ LONGER = re.compile(rf"^\s+(\d+) steps? takes? {TIME} longer")
 ALSO = re.compile(r"^also: .*: (\d+) % of the run")
 
 ROUNDED = 0.012  # of a figure with three digits and more, twice
+LAST_DIGIT_NS = 0.06e6  # of a figure in ms
 RATIO = 0.06  # of a ratio with two digits
 
 
@@ -74,13 +75,14 @@ def _of_text(data: dict[str, Any]) -> Iterator[str]:
     step, shares = data["step_ms"] * 1e6, []
     for line in data["text"]:
         if found := HEAD.search(line):
-            if abs(_ns(*found.group(1, 2)) - step) > ROUNDED * step:
+            if abs(_ns(*found.group(1, 2)) - step) > max(ROUNDED * step, LAST_DIGIT_NS):
                 yield f"{line!r}: a step takes {step:.0f} ns"
             if (int(found[3]), int(found[4])) != (data["judged_steps"], data["judged_ranks"]):
                 yield f"{line!r}: {data['judged_steps']} steps of {data['judged_ranks']} ranks"
         if found := SPENDS.search(line):
             took, whole, share = _ns(*found.group(1, 2)), _ns(*found.group(3, 4)), int(found[5])
-            if took > (1 + ROUNDED) * whole or abs(100 * took / whole - share) > 1.6:
+            off = 1.6 + 200 * LAST_DIGIT_NS / whole
+            if took > (1 + ROUNDED) * whole or abs(100 * took / whole - share) > off:
                 yield f"{line!r}: the share is not that of the two times"
         if found := WOULD.search(line):
             yield from _of_promise(line, found, step, data)
@@ -96,11 +98,12 @@ def _of_promise(
 ) -> Iterator[str]:
     better, ratio = _ns(*found.group(2, 3)), float(found[4])
     saves = data["findings"][0]["saves_ns_a_step"]
-    if abs(step - better - saves) > ROUNDED * step:
+    if abs(step - better - saves) > max(ROUNDED * step, LAST_DIGIT_NS):
         yield f"{line!r}: a step of {step:.0f} ns saves {saves} ns"
-    if better > 0.01 * step and abs(step / better / ratio - 1) > RATIO:
+    off = LAST_DIGIT_NS / better if better else 1.0
+    if better > 0.01 * step and abs(step / better / ratio - 1) > RATIO + off:
         yield f"{line!r}: {step / better:.2f} times"
     if rates := RATES.search(line):
         then, now = (_number(one) for one in rates.groups())
-        if better > 0.01 * step and abs(then / now / (step / better) - 1) > 2 * ROUNDED:
+        if better > 0.01 * step and abs(then / now / (step / better) - 1) > 2 * ROUNDED + off:
             yield f"{line!r}: the rates are {then / now:.3f} apart, the times {step / better:.3f}"

@@ -87,7 +87,8 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     _explain_input(run, findings, columns)
     _explain_clocks(run, findings, columns)
     add_causes(run, findings, columns)
-    findings += _of_the_device(view, verdict)
+    others_ns = sum(one.cost_ns_a_step for one in findings if is_costly(one.kind))
+    findings += _of_the_device(view, verdict, others_ns)
     findings += _of_memory(run, columns, verdict)
     findings += _of_warmup(run, columns)
     for one in findings:
@@ -340,13 +341,16 @@ def _explain_clocks(run: RunData, findings: Sequence[Finding], columns: Integers
             one.detail |= lower_clock(counters, np.searchsorted(run.ranks, one.ranks))
 
 
-def _of_the_device(view: DeviceView | None, verdict: Verdict) -> list[Finding]:
+def _of_the_device(view: DeviceView | None, verdict: Verdict, others_ns: float) -> list[Finding]:
+    """others_ns: of a step, what other findings cost. Launching costs none of that again."""
     if view is None or not verdict.step_ns:
         return []
     share = view.busy_ns / verdict.step_ns
     if view.is_launch_bound and share >= LEAST_SHARE:
         detail = {"took_ns": view.busy_ns}
-        return [Finding("launch", cost_ns_a_step=view.busy_ns, share=share, detail=detail)]
+        cost = min(view.busy_ns, max(verdict.step_ns - others_ns, 0.0))
+        share = cost / verdict.step_ns
+        return [Finding("launch", cost_ns_a_step=cost, share=share, detail=detail)]
     if share >= COMPUTES:
         return [Finding("compute", cost_ns_a_step=view.busy_ns, share=share)]
     return []

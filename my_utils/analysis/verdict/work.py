@@ -191,8 +191,14 @@ def work_of(run: RunData, meetings: Meetings, rows: Integers, columns: Integers)
         own[..., part] += inside[..., place]
     return Work(
         rows, parts, own, meeting_stages, names, meeting_parts, meetings.pipelines, together,
-        in_meetings - inside, inside, float(np.nanmean(run.step_ns[at])),
+        in_meetings - inside, inside, _step_ns(run, at, bool(len(meeting_stages))),
     )  # fmt: skip
+
+
+def _step_ns(run: RunData, at: tuple[Integers, ...], meets: bool) -> float:
+    """The mean of a step. Of ranks that do not meet it is that of the slowest."""
+    means = np.nanmean(run.step_ns[at], axis=1)
+    return float(means.mean() if meets else means.max())
 
 
 def _parts(run: RunData, at: tuple[Integers, ...]) -> tuple[list[str], list[int]]:

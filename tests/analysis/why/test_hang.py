@@ -168,20 +168,23 @@ def test_without_a_living_process_it_says_so(job: Job, capsys: pytest.CaptureFix
     assert loads_checked("why", capsys.readouterr().out)["hang"]["stacks"] is None
 
 
-@pytest.mark.parametrize("how", ["ends", "idles"])
-def test_a_run_that_is_over_hangs_in_nothing(
-    how: str, job: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also while its processes do something else."""
-    job.start(how)
-    if how == "ends":
-        for process in job.ranks:
-            process.wait(WAIT_S)
-    else:
-        job.wait_until_still(0.5)
+def test_a_run_that_is_over_hangs_in_nothing(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.start("ends")
+    for process in job.ranks:
+        process.wait(WAIT_S)
     capsys.readouterr()
     assert main([str(job.log_dir), "--hung", "0.5", "--json"]) == 4
     assert "hang" not in loads_checked("why", capsys.readouterr().out)
+
+
+def test_ranks_that_all_wait_in_no_stage_hang(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `live` says: nobody knows what they wait for."""
+    job.start("idles")
+    job.wait_until_still(0.5)
+    capsys.readouterr()
+    assert main([str(job.log_dir), "--hung", "0.5", "--json"]) == 3
+    hang = loads_checked("why", capsys.readouterr().out)["hang"]
+    assert (hang["waiting"], hang["waiting_stack"]) == ([0, 1, 2], [])
 
 
 def test_a_dump_that_is_a_link_to_itself_hides_no_hang(

@@ -91,10 +91,10 @@ class Orders:
         return (alike, *self._made[rank][place - length : place])
 
     def _is_shifted(self, rank: int) -> bool:
-        """In a dump of nothing but calls that have not ended: whether each of them has another
+        """In a dump of nothing but some calls that have not ended: whether each of them has another
         running number than on those that do the same, which agree."""
         order, pending = self._still.dumps[rank].order, self._still.pending[rank]
-        if len(pending) < len(order.records):
+        if len(pending) < len(order.records) or len(order.records) > BEFORE:
             return False
         agreed = [self._agreed(rank, at) for at in range(len(order.records))]
         return any(agreed) and all(one is None or one for one in agreed)
