@@ -254,14 +254,25 @@ def read_only(image: Image) -> tuple[bytes, bool]:
 def adopted(image: Image) -> tuple[bytes, bool]:
     """After a restart, and after one more when the first was killed while it wrote."""
     journal, current = image.journal.read_bytes(), image.folder / "profile_rank_0.csv"
-    restart(image)
+    _, said = restart(image)
     data, before = current.read_bytes(), image.csvs[current.name]
     if data.startswith(before.rstrip(b"\0")[: before.rfind(b"\n") + 1]):
         current.write_bytes(data[: (len(data) + len(before)) // 2])
-        image.journal.write_bytes(journal)
+        write_sparse(image.journal, journal)
         for path in image.folder.glob("*.unreadable"):
             path.unlink()
-    return restart(image)
+    after, said_again = restart(image)
+    return after, said and said_again
+
+
+def write_sparse(path: Path, data: bytes) -> None:
+    """A journal is mostly a hole, and the disks are small."""
+    with path.open("wb") as file:
+        for at in range(0, len(data), PAGE):
+            if any(page := data[at : at + PAGE]):
+                file.seek(at)
+                file.write(page)
+        file.truncate(len(data))
 
 
 def restart(image: Image) -> tuple[bytes, bool]:

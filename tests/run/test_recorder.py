@@ -179,7 +179,7 @@ assert "backward" in names() and not counts()
 
 COUNTED = """
 # One optimizer leads, in most steps unseen by Python; then a second one joins it, and leaves again.
-other = torch.optim.SGD(net.parameters(), lr=0.01)
+other = torch.optim.SGD(nn.Linear(8, 1).parameters(), lr=0.01)
 data = torch.utils.data.DataLoader(torch.randn(400, 8), batch_size=4)
 train(data=data)
 for _ in range(5):

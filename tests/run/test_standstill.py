@@ -95,7 +95,7 @@ def test_a_real_one(tmp_path: Path, run_python: RunPython, monkeypatch: pytest.M
     after = why(logs, run_python)
     assert after.startswith("ENDED in the middle of its work")
     assert "! rank 1 never entered all" in after
-    assert verdict_lines([str(logs)], 12)[1].startswith("! rank 1 never entered all")
+    assert verdict_lines([str(logs)], 12)[2].startswith("! rank 1 never entered all")
     done = run_python("-m", "my_utils", "why", str(logs), "--hung", "2", "--json")
     (cause,) = loads_checked("why", done.stdout)["hang"]["flight_recorder"]["causes"]
     assert (cause["ranks"], cause["waiting"]) == ([1], [0])

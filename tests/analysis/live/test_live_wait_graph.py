@@ -70,12 +70,14 @@ class TestCulprits:
     @pytest.mark.slow
     @pytest.mark.parametrize("fault", FAULTS)
     def test_in_a_thousand(self, fault: str, tmp_path: Path) -> None:
-        """A second culprit behind the first one often shows nowhere."""
+        """A second culprit behind the first one often shows nowhere. Of what was skipped or
+        swapped, some is left undecided where nothing else follows the same calls."""
         found = counts(fault, range(1_000, 1_112), tmp_path)
         hangs = found.total() - found["no hang"]
         wrong = [result for result in found if result.startswith("wrong")]
         assert len(wrong) <= 0.02 * hangs, wrong
-        assert found["exact"] >= (0.5 if fault == "two" else 0.85) * hangs, found
+        least = {"two": 0.5, "swap": 0.7, "skip": 0.8, "shape": 0.8}.get(fault, 0.85)
+        assert found["exact"] >= least * hangs, found
 
 
 class TestRunsThatMove:
