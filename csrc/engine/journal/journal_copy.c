@@ -369,7 +369,7 @@ MU_MUST_CHECK static int read_whole_image(struct copy *copy, struct mu_journal_i
     }
     copy->size = copy->file_bytes < MU_JOURNAL_BYTES ? copy->file_bytes : MU_JOURNAL_BYTES;
     free(copy->bytes);
-    copy->bytes = calloc(1, copy->size);
+    copy->bytes = calloc(1, copy->size + 1); /* never of no bytes */
     if (copy->bytes == NULL) {
         return mu_error_no_memory(err, "journal");
     }
