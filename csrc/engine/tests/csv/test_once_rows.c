@@ -64,7 +64,7 @@ static void test_they_are_bounded(void) {
     static char metadata[30000];
     memset(metadata, 'x', sizeof(metadata) - 1);
     for (int i = 0; i < 100; i++) {
-        snprintf(metadata, 8, "%07d", i);
+        snprintf(metadata, sizeof(metadata), "%07d", i);
         metadata[7] = 'x';
         add(&once, "my_utils.bucket", metadata);
     }
