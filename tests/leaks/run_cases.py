@@ -56,9 +56,11 @@ def interrupted_timer() -> _core.Timer:
     "RunStages.end",
     "RunStages.end_step",
     "RunStages.follow",
+    "RunStages.following",
     "RunStages.forget",
     "RunStages.forget_batches",
     "RunStages.forget_host",
+    "RunStages.forget_newest_batch",
     "RunStages.forward_missing",
     "RunStages.forwards",
     "RunStages.know_tensors",
@@ -101,11 +103,12 @@ def run_stages_life(folder: Path) -> Iterator[Callable[[], object]]:
         for batch in (Batch((3, 4)), [Batch((2,))], (), 7, Batch((2**70,))):
             stages.add_batch(batch)
         stages.add_samples(3, 4)
+        stages.forget_newest_batch()
         stages.follow(id(stages), 3, 2, 10**12)
         for _ in range(3):
             stages.begin_step(stages)
             stages.end_step(stages)
-        _ = stages.led, stages.forward_missing, stages.steps
+        _ = stages.led, stages.forward_missing, stages.steps, stages.following
         stages.unfollow()
         stages.step_batches(True, 4)
         stages.write_batches(5)
