@@ -86,7 +86,7 @@ def steps_with_a_slow_one(detail: Mapping[str, Any], steps: int) -> range | None
     >>> steps_with_a_slow_one({"times": 6, "every": 10, "slow_step": 4}, 63)
     range(24, 34)
     >>> steps_with_a_slow_one({"hiccups": 7, "slow_step": 30}, 70)
-    range(22, 42)
+    range(22, 43)
     >>> steps_with_a_slow_one({"took_ns": 1e6}, 63)
     """
     slow, times = detail.get("slow_step"), detail.get("times") or detail.get("hiccups")

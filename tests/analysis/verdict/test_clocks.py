@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -266,11 +267,10 @@ def test_a_clock_that_is_set_under_a_real_run(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = "".join(path.read_text() for path in sorted((tmp_path / "logs").glob("*.csv")))
-    assert rows.count("delta_ns=86400") + rows.count("delta_ns=-86407") == (
-        2 if not kept_bytes else 0
-    )
+    moved_s = [round(int(ns) * 1e-9) for ns in re.findall(r"INSTANT.*delta_ns=(-?[1-9]\d*)", rows)]
+    assert moved_s == ([] if kept_bytes else [86400, -86407])
     run = load_run(tmp_path / "logs")
     steps_s = run.step_ns[0] * 1e-9
-    assert len(steps_s) > 20 and steps_s.max() < 60.0
+    assert len(steps_s) > 10 and steps_s.max() < 60.0
     assert (run.ends[0] - run.begins[0])[:, 0].max() * 1e-9 < 60.0
     assert HEADER in rows
