@@ -57,7 +57,7 @@ def test_the_slow_rank_is_named_with_what_it_costs(
     assert verdict["text"][0].startswith(head), verdict["text"]
     found = verdict["findings"][0]
     assert found["ranks"] == [slow], verdict["text"]
-    # A call whose result is used after the sleep is waited for there, so that it may hold the sleep.
+    # A call whose result is used after the sleep is waited for there: it may hold the sleep.
     may_hold = {"all_to_all world"} if layout == "experts" else set()
     assert found["evidence"][0]["name"] in {stage, *may_hold}, verdict["text"]
     assert found["saves_ns_a_step"] * 1e-6 == pytest.approx(saves_ms, rel=WITHIN), verdict["text"]
