@@ -147,41 +147,42 @@ static void describe(struct mu_recorder *recorder, bool closed, struct text *tex
     add(text, "]");
 }
 
-/* The file's text: `length` bytes, filled up with spaces between what is said and its end. */
-static bool write_text(struct mu_recorder *recorder, bool closed, int fd, char *bytes,
+/* The file's text: `length` bytes, filled up with spaces between what is said and its end, for
+ * which there is to be room. */
+static bool write_text(const struct mu_recorder *recorder, int fd, const struct text *text,
                        size_t length) {
     char end[END_BYTES];
     int end_length = snprintf(end, sizeof(end), ",\"end\":%" PRIu64 "}\n", recorder->beats);
     size_t room = length - (size_t)end_length;
-    struct text text = {.bytes = bytes, .size = room - 1};
-    describe(recorder, closed, &text);
-    memset(bytes + text.length, ' ', room - text.length);
-    memcpy(bytes + room, end, (size_t)end_length);
-    return pwrite(fd, bytes, length, 0) == (ssize_t)length;
+    memset(text->bytes + text->length, ' ', room - text->length);
+    memcpy(text->bytes + room, end, (size_t)end_length);
+    return pwrite(fd, text->bytes, length, 0) == (ssize_t)length;
 }
 
-/* The length that has room for all, in blocks. */
-static size_t wanted_length(struct mu_recorder *recorder, bool closed, char *bytes) {
-    struct text text = {.bytes = bytes, .size = TEXT_BYTES - 2 * END_BYTES};
+static bool write_shortened(struct mu_recorder *recorder, bool closed, int fd, char *bytes,
+                            size_t length) {
+    struct text text = {.bytes = bytes, .size = length - END_BYTES};
     describe(recorder, closed, &text);
-    return (text.length + 2 * END_BYTES + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
+    return write_text(recorder, fd, &text, length);
 }
 
-/* Writes over the file, which needs no space on a full disk. It grows where it must; where it
- * cannot, the text is shortened. A file that never had space does not stay. */
+/* Writes over the file, which needs no space on a full disk. It grows by blocks where it must;
+ * where it cannot, the text is shortened. A file that never had space does not stay. */
 static void write_over(struct mu_recorder *recorder, bool closed, const char *path, int fd,
                        char *bytes) {
     struct stat status;
     if (fstat(fd, &status) != 0) {
         return;
     }
+    struct text text = {.bytes = bytes, .size = TEXT_BYTES - 2 * END_BYTES};
+    describe(recorder, closed, &text);
     size_t before = status.st_size > TEXT_BYTES ? TEXT_BYTES : (size_t)status.st_size;
-    size_t wanted = wanted_length(recorder, closed, bytes);
+    size_t wanted = (text.length + 2 * END_BYTES + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
     size_t length = wanted > before ? wanted : before;
     bool cannot_grow = false;
-    if (!write_text(recorder, closed, fd, bytes, length)) {
+    if (!write_text(recorder, fd, &text, length)) {
         cannot_grow = before >= BLOCK_BYTES && before < length &&
-                      write_text(recorder, closed, fd, bytes, before);
+                      write_shortened(recorder, closed, fd, bytes, before);
         length = before;
     }
     int cut = 0;
