@@ -1,17 +1,5 @@
 #include "csv/clock_steps.h"
 
-#include "base/digits.h"
-
-static bool find_number(struct mu_span pairs, const char *wanted, int64_t *number) {
-    struct mu_span key, value;
-    while (mu_metadata_next(&pairs, &key, &value)) {
-        if (mu_span_equals(key, wanted)) {
-            return mu_digits_parse(value.text, value.length, 0, number);
-        }
-    }
-    return false;
-}
-
 /* Out of bounds it stays as it is. */
 static void move_to(struct mu_clock_steps *steps, int64_t from_ns, int64_t by_ns) {
     const int64_t farthest = INT64_MAX / 2;
@@ -24,8 +12,8 @@ static void move_to(struct mu_clock_steps *steps, int64_t from_ns, int64_t by_ns
 
 static void begin_process(struct mu_clock_steps *steps, struct mu_span pairs) {
     int64_t rank = 0, attempt = 0;
-    (void)find_number(pairs, "rank", &rank);
-    (void)find_number(pairs, "attempt", &attempt);
+    (void)mu_metadata_number(pairs, "rank", &rank);
+    (void)mu_metadata_number(pairs, "attempt", &attempt);
     if (steps->has_process && rank == steps->rank && attempt == steps->attempt) {
         return; /* each part repeats the row */
     }
@@ -41,7 +29,7 @@ static void begin_process(struct mu_clock_steps *steps, struct mu_span pairs) {
 
 static void take_offset(struct mu_clock_steps *steps, struct mu_span pairs) {
     int64_t offset_ns;
-    if (find_number(pairs, "offset_ns", &offset_ns) && offset_ns != steps->offset_ns) {
+    if (mu_metadata_number(pairs, "offset_ns", &offset_ns) && offset_ns != steps->offset_ns) {
         steps->offset_ns = offset_ns;
         steps->moved_ns = steps->before_ns;
     }
@@ -54,9 +42,9 @@ void mu_clock_steps_take(struct mu_clock_steps *steps, struct mu_span name, stru
     } else if (mu_span_equals(name, "my_utils.time_offset")) {
         take_offset(steps, pairs);
     } else if (mu_span_equals(name, "my_utils.clock_step")) {
-        if (find_number(pairs, "total_ns", &ns)) {
+        if (mu_metadata_number(pairs, "total_ns", &ns)) {
             move_to(steps, steps->before_ns, ns);
-        } else if (find_number(pairs, "delta_ns", &ns)) {
+        } else if (mu_metadata_number(pairs, "delta_ns", &ns)) {
             move_to(steps, steps->moved_ns, ns);
         }
     }

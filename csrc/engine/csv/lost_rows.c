@@ -1,7 +1,5 @@
 #include "csv/lost_rows.h"
 
-#include <string.h>
-
 #include "csv/csv_fields.h"
 #include "csv/csv_reader.h"
 #include "csv/csv_writer.h"
@@ -43,12 +41,8 @@ void mu_lost_rows_add_all(struct mu_lost_rows *lost, const struct mu_lost_rows *
 }
 
 static int64_t step_of(const struct mu_csv_row *row, struct mu_span name) {
-    static const char own[] = "my_utils.";
     int64_t step;
-    if (name.length >= sizeof(own) - 1 && memcmp(name.text, own, sizeof(own) - 1) == 0) {
-        return -1;
-    }
-    return mu_csv_step(mu_csv_field(row, MU_CSV_STEP), &step) ? step : -1;
+    return !mu_span_is_own(name) && mu_csv_step(mu_csv_field(row, MU_CSV_STEP), &step) ? step : -1;
 }
 
 void mu_lost_rows_add_text(struct mu_lost_rows *lost, const char *rows, size_t length) {

@@ -1,7 +1,7 @@
 /* Counts rows that were written nowhere, with the steps that they were of.
  *
  * Steps that follow each other are one range. Timers may be in different steps, so there are
- * several ranges; beyond LOST_RANGES_MAX the nearest one grows. Zeroed memory is an empty count.
+ * several ranges; beyond MU_LOST_RANGES_MAX the nearest one grows. Zeroed memory is an empty count.
  */
 #ifndef MU_LOST_ROWS_H
 #define MU_LOST_ROWS_H

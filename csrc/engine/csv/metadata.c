@@ -8,6 +8,12 @@ int mu_span_equals(struct mu_span span, const char *text) {
     return strlen(text) == span.length && memcmp(span.text, text, span.length) == 0;
 }
 
+int mu_span_is_own(struct mu_span name) {
+    static const char own[] = "my_utils.";
+    const size_t length = sizeof(own) - 1;
+    return name.length > length && memcmp(name.text, own, length) == 0;
+}
+
 int mu_metadata_next(struct mu_span *rest, struct mu_span *key, struct mu_span *value) {
     while (rest->length > 0 && rest->text[0] == ',') {
         rest->text++;
@@ -29,6 +35,22 @@ int mu_metadata_next(struct mu_span *rest, struct mu_span *key, struct mu_span *
     rest->text += length;
     rest->length -= length;
     return 1;
+}
+
+int mu_metadata_find(struct mu_span pairs, const char *wanted, struct mu_span *value) {
+    struct mu_span key;
+    while (mu_metadata_next(&pairs, &key, value)) {
+        if (mu_span_equals(key, wanted)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int mu_metadata_number(struct mu_span pairs, const char *wanted, int64_t *number) {
+    struct mu_span value;
+    return mu_metadata_find(pairs, wanted, &value) &&
+           mu_digits_parse(value.text, value.length, 0, number);
 }
 
 int mu_metadata_has_key(struct mu_span pairs, struct mu_span wanted) {

@@ -38,6 +38,12 @@ void mu_metadata_parse(struct mu_span text, struct mu_metadata *metadata);
  * `metadata`. Percent codes are not decoded. */
 int mu_metadata_next(struct mu_span *rest, struct mu_span *key, struct mu_span *value);
 
+/* The value of the first pair with that key; 0 when there is none. */
+int mu_metadata_find(struct mu_span pairs, const char *wanted, struct mu_span *value);
+
+/* The same of a whole number; 0 also when the value is none. */
+int mu_metadata_number(struct mu_span pairs, const char *wanted, int64_t *number);
+
 /* Whether one of the pairs has that key. */
 int mu_metadata_has_key(struct mu_span pairs, struct mu_span wanted);
 
@@ -46,5 +52,8 @@ int mu_metadata_has_key(struct mu_span pairs, struct mu_span wanted);
 enum mu_value_kind mu_metadata_kind(struct mu_span value);
 
 int mu_span_equals(struct mu_span span, const char *text);
+
+/* Whether the name is one of the tool's own: of those that begin with `my_utils.`. */
+int mu_span_is_own(struct mu_span name);
 
 #endif

@@ -15,13 +15,9 @@ static const char *problem_of(const struct mu_csv_reader *reader, const struct m
 }
 
 static int64_t attempt_of(struct mu_span pairs) {
-    struct mu_span key, value;
-    while (mu_metadata_next(&pairs, &key, &value)) {
-        if (mu_span_equals(key, "attempt")) {
-            return mu_digits_small(value.text, value.length);
-        }
-    }
-    return -1;
+    struct mu_span value;
+    return mu_metadata_find(pairs, "attempt", &value) ? mu_digits_small(value.text, value.length)
+                                                      : -1;
 }
 
 static void take_ids(const struct mu_metadata *metadata, struct mu_stage_row *row) {

@@ -309,7 +309,7 @@ static void take_own_row(struct mu_stage_table *table, struct mu_span name, stru
 }
 
 static bool is_own(int type, struct mu_span name) {
-    return type == MU_EVENT_INSTANT && name.length > 9 && memcmp(name.text, "my_utils.", 9) == 0;
+    return type == MU_EVENT_INSTANT && mu_span_is_own(name);
 }
 
 static bool is_taken(const struct mu_stage_table *table, int type) {

@@ -210,24 +210,13 @@ static void mark(struct mu_row_set *set, const struct described *row,
 }
 
 static int64_t number_in(struct mu_span pairs, const char *wanted) {
-    struct mu_span key, value;
     int64_t number;
-    while (mu_metadata_next(&pairs, &key, &value)) {
-        if (mu_span_equals(key, wanted) && mu_digits_parse(value.text, value.length, 0, &number)) {
-            return number;
-        }
-    }
-    return -1;
+    return mu_metadata_number(pairs, wanted, &number) ? number : -1;
 }
 
 static bool says(struct mu_span pairs, const char *wanted, const char *text) {
-    struct mu_span key, value;
-    while (mu_metadata_next(&pairs, &key, &value)) {
-        if (mu_span_equals(key, wanted)) {
-            return mu_span_equals(value, text);
-        }
-    }
-    return false;
+    struct mu_span value;
+    return mu_metadata_find(pairs, wanted, &value) && mu_span_equals(value, text);
 }
 
 static void note_own_row(const struct described *row, const struct mu_row_rule *rule,
@@ -256,7 +245,6 @@ static void note_own_row(const struct described *row, const struct mu_row_rule *
 int mu_row_set_compare(struct mu_row_set *set, const struct mu_csv_input *piece,
                        const struct mu_row_rule *rule, struct mu_rows_there *there,
                        struct mu_error *err) {
-    static const char own[] = "my_utils.";
     struct mu_csv_reader reader;
     struct mu_csv_row row;
     struct mu_second second = {.text = ""};
@@ -277,8 +265,7 @@ int mu_row_set_compare(struct mu_row_set *set, const struct mu_csv_input *piece,
         }
         there->oldest_ns = described.at_ns < there->oldest_ns ? described.at_ns : there->oldest_ns;
         there->newest_ns = described.at_ns > there->newest_ns ? described.at_ns : there->newest_ns;
-        if (described.name.length > sizeof(own) &&
-            memcmp(described.name.text, own, sizeof(own) - 1) == 0) {
+        if (mu_span_is_own(described.name)) {
             note_own_row(&described, rule, there);
         }
         if (set != NULL) {

@@ -146,7 +146,7 @@ static void add_dropped(struct mu_converter *converter, const struct mu_event_ro
 /* 1 when the row names a process or a thread and is not drawn. */
 static int take_own_row(struct mu_converter *converter, const struct mu_event_row *row) {
     const struct mu_trace_name *name = row->name;
-    if (name->raw_length < 9 || memcmp(name->raw, "my_utils.", 9) != 0) {
+    if (!mu_span_is_own((struct mu_span){name->raw, name->raw_length})) {
         return 0;
     }
     if (mu_trace_name_is(name, "my_utils.process", 16)) {
