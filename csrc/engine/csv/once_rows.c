@@ -7,22 +7,23 @@
 
 static const char repeated[] = ",repeated=1";
 
-static bool is_named(const struct mu_csv_event_row *row, const char *name) {
-    return row->name_length == strlen(name) && memcmp(row->name, name, row->name_length) == 0;
+bool mu_once_row_is_kept(struct mu_span name) {
+    return mu_span_equals(name, "my_utils.run") || mu_span_equals(name, "my_utils.sync") ||
+           mu_span_equals(name, "my_utils.workload") || mu_span_equals(name, "my_utils.bucket") ||
+           mu_span_equals(name, "my_utils.group");
+}
+
+static struct mu_span name_of(const struct mu_csv_event_row *row) {
+    return (struct mu_span){row->name, row->name_length};
 }
 
 static bool is_replaced(const struct mu_csv_event_row *row) {
-    return is_named(row, "my_utils.clock_sync") || is_named(row, "my_utils.run_end");
+    struct mu_span name = name_of(row);
+    return mu_span_equals(name, "my_utils.clock_sync") || mu_span_equals(name, "my_utils.run_end");
 }
 
 static bool is_once(const struct mu_csv_event_row *row) {
-    static const char *const names[] = {"my_utils.run", "my_utils.sync", "my_utils.workload",
-                                        "my_utils.bucket", "my_utils.group"};
-    bool found = is_replaced(row);
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        found = found || is_named(row, names[i]);
-    }
-    return found && row->type == MU_EVENT_INSTANT;
+    return row->type == MU_EVENT_INSTANT && (mu_once_row_is_kept(name_of(row)) || is_replaced(row));
 }
 
 static uint64_t hash_of(const struct mu_csv_event_row *row) {

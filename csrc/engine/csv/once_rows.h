@@ -1,9 +1,8 @@
 /* The rows that a process writes once, kept as text so that each part of its CSV begins with them.
  *
- * Which rows: those that describe the run and its process, see mu_once_row_is. They are kept with
- * `repeated=1` behind their track, by which readers know the copies. Of a kind that a later row
- * replaces, the last one is kept. Bounded: what comes after MU_ONCE_BYTES_MAX is in one part only.
- * One caller at a time.
+ * They are kept with `repeated=1` behind their track, by which readers know the copies. Of
+ * `my_utils.clock_sync` and `my_utils.run_end`, which a later row replaces, the last one is kept.
+ * Bounded: what comes after MU_ONCE_BYTES_MAX is in one part only. One caller at a time.
  */
 #ifndef MU_ONCE_ROWS_H
 #define MU_ONCE_ROWS_H
@@ -13,6 +12,7 @@
 #include <stdint.h>
 
 #include "csv/csv_writer.h"
+#include "csv/metadata.h"
 
 enum { MU_ONCE_ROWS_MAX = 4096, MU_ONCE_BYTES_MAX = 1 << 20 };
 
@@ -26,6 +26,9 @@ struct mu_once_rows {
     uint32_t count;
     struct mu_once_row rows[MU_ONCE_ROWS_MAX];
 };
+
+/* Whether all rows of that name are kept: those that describe the run and its process. */
+bool mu_once_row_is_kept(struct mu_span name);
 
 /* Also before mu_once_rows_free. Zeroed memory is enough. */
 void mu_once_rows_free(struct mu_once_rows *once);

@@ -2,6 +2,7 @@
 #include "csv/run_rows.h"
 
 #include "base/digits.h"
+#include "csv/once_rows.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -96,12 +97,13 @@ int mu_run_rows_counter(struct mu_run_rows *rows, struct mu_span name, struct mu
     return MU_OK;
 }
 
+static bool is_of_a_step(struct mu_span name) {
+    return mu_span_equals(name, "my_utils.ready") || mu_span_equals(name, "my_utils.ready_gpu");
+}
+
 int mu_run_rows_is_note(struct mu_span name) {
-    return mu_span_equals(name, "my_utils.run") || mu_span_equals(name, "my_utils.sync") ||
-           mu_span_equals(name, "my_utils.workload") || mu_span_equals(name, "my_utils.bucket") ||
-           mu_span_equals(name, "my_utils.ready") || mu_span_equals(name, "my_utils.ready_gpu") ||
-           mu_span_equals(name, "my_utils.group") || mu_span_equals(name, "my_utils.run_end") ||
-           mu_span_equals(name, "my_utils.dropped");
+    return mu_once_row_is_kept(name) || mu_span_equals(name, "my_utils.run_end") ||
+           mu_span_equals(name, "my_utils.dropped") || is_of_a_step(name);
 }
 
 MU_MUST_CHECK static int reserve_note(struct mu_run_rows *rows, struct mu_error *err) {
@@ -147,8 +149,7 @@ int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name,
         pairs.text++;
         pairs.length--;
     }
-    bool of_a_step =
-        mu_span_equals(name, "my_utils.ready") || mu_span_equals(name, "my_utils.ready_gpu");
+    bool of_a_step = is_of_a_step(name);
     if (rows->note_count >= (of_a_step ? MU_RUN_NOTES_MAX : 2 * MU_RUN_NOTES_MAX)) {
         return MU_OK;
     }
