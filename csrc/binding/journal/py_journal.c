@@ -261,8 +261,8 @@ static int put_identity(PyObject *dict, const struct mu_journal_header *header) 
 
 /* Each beat takes an anchor. 0 where there is none. */
 static long long last_anchor_ns(const struct seen *seen) {
-    const struct mu_timeline *timeline = &seen->image.timeline;
-    return timeline->count > 0 ? timeline->anchors[timeline->count - 1].mono_ns : 0;
+    const struct mu_anchor *newest = mu_timeline_newest(&seen->image.timeline);
+    return newest == NULL ? 0 : newest->mono_ns;
 }
 
 static int put_state(PyObject *dict, struct seen *seen) {

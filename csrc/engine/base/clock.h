@@ -92,6 +92,11 @@ void mu_timeline_reset(struct mu_timeline *timeline);
 /* Appends an anchor; one that is not later than the last in ticks and in time is left out. */
 void mu_timeline_add(struct mu_timeline *timeline, struct mu_anchor anchor);
 
+/* NULL where there is none. Borrowed until the next one is added. */
+static inline const struct mu_anchor *mu_timeline_newest(const struct mu_timeline *timeline) {
+    return timeline->count > 0 ? &timeline->anchors[timeline->count - 1] : NULL;
+}
+
 /* CLOCK_MONOTONIC nanoseconds at `ticks`; the rate is 1 while fewer than two anchors are known. */
 int64_t mu_timeline_mono_ns(struct mu_timeline *timeline, uint64_t ticks);
 

@@ -353,3 +353,19 @@ void mu_csv_write_event(struct mu_csv_writer *writer, const struct mu_csv_event_
     at = put_event_metadata(at, row);
     end_row(writer, at);
 }
+
+void mu_csv_write_own(struct mu_csv_writer *writer, int64_t real_ns, int32_t pid, const char *name,
+                      const char *metadata) {
+    char track[MU_CSV_TRACK_MAX];
+    struct mu_csv_event_row row = {
+        .real_ns = real_ns,
+        .type = MU_EVENT_INSTANT,
+        .name = name,
+        .name_length = strlen(name),
+        .metadata = metadata,
+        .metadata_length = strlen(metadata),
+        .track = track,
+        .track_length = mu_csv_track_text(track, (uint32_t)pid, NULL, 0),
+    };
+    mu_csv_write_event(writer, &row);
+}

@@ -90,6 +90,10 @@ struct mu_csv_event_row {
  * for readers that take whatever is not a START for an end. Our own readers ignore that row. */
 void mu_csv_write_event(struct mu_csv_writer *writer, const struct mu_csv_event_row *row);
 
+/* An INSTANT that the tool writes itself, of no step, on the track of the process. */
+void mu_csv_write_own(struct mu_csv_writer *writer, int64_t real_ns, int32_t pid, const char *name,
+                      const char *metadata);
+
 /* Appends rows that were formatted before. */
 void mu_csv_write_text(struct mu_csv_writer *writer, const char *rows, size_t length);
 

@@ -9,9 +9,7 @@
 enum { KNOWN_FLAGS = 31 };
 
 static const struct mu_record *slot_at(const struct mu_chunk_header *chunk, uint64_t position) {
-    return (const struct mu_record *)(const void *)((const uint8_t *)chunk +
-                                                    MU_CHUNK_HEADER_BYTES) +
-           (position & (MU_RING_SLOTS - 1));
+    return mu_journal_image_ring(chunk) + (position & (MU_RING_SLOTS - 1));
 }
 
 /* A drain writes the commits of the threads for the coming epoch, and then the epoch: at most one
@@ -224,7 +222,8 @@ static void load_timeline(const struct mu_anchor_set *set, struct mu_timeline *t
 }
 
 static int64_t last_anchor_ns(const struct mu_timeline *timeline) {
-    return timeline->count == 0 ? INT64_MIN : timeline->anchors[timeline->count - 1].mono_ns;
+    const struct mu_anchor *newest = mu_timeline_newest(timeline);
+    return newest == NULL ? INT64_MIN : newest->mono_ns;
 }
 
 /* The newest anchors, and the clock's offset where no commit says it. False when there is none: no
@@ -236,14 +235,11 @@ MU_MUST_CHECK static bool find_time(struct mu_journal_image *image) {
     if (last_anchor_ns(&other) > last_anchor_ns(&image->timeline)) {
         image->timeline = other;
     }
-    if (image->timeline.count == 0) {
-        return false;
+    const struct mu_anchor *newest = mu_timeline_newest(&image->timeline);
+    if (newest != NULL && image->real_offset_ns == 0) {
+        image->real_offset_ns = mu_clock_add(newest->real_ns, -newest->mono_ns);
     }
-    if (image->real_offset_ns == 0) {
-        const struct mu_anchor *last = &image->timeline.anchors[image->timeline.count - 1];
-        image->real_offset_ns = mu_clock_add(last->real_ns, -last->mono_ns);
-    }
-    return true;
+    return newest != NULL;
 }
 
 MU_MUST_CHECK static int write_views(struct mu_journal_image *image, struct mu_buffer_view *views,

@@ -22,6 +22,15 @@ mu_journal_image_chunk(const struct mu_journal_image *image, uint32_t index) {
 const struct mu_chunk_commit *mu_journal_chunk_commit(const struct mu_journal_image *image,
                                                       const struct mu_chunk_header *chunk);
 
+/* The chunk's ring, of MU_RING_SLOTS. */
+static inline const struct mu_record *mu_journal_image_ring(const struct mu_chunk_header *chunk) {
+    return (const struct mu_record *)(const void *)((const uint8_t *)chunk + MU_CHUNK_HEADER_BYTES);
+}
+
+/* The time of the newest anchor, as rows have it: every drain and every beat takes one. False where
+ * the image has none. */
+MU_MUST_CHECK bool mu_journal_image_last_ns(const struct mu_journal_image *image, int64_t *real_ns);
+
 /* Sets the machine_id column for the rows of the image. */
 void mu_journal_image_set_machine(const struct mu_journal_image *image,
                                   struct mu_csv_writer *writer);

@@ -7,10 +7,6 @@
 
 enum { LAST_SEARCH_SLOTS = 512 };
 
-static const struct mu_record *ring_of(const struct mu_chunk_header *chunk) {
-    return (const struct mu_record *)(const void *)((const uint8_t *)chunk + MU_CHUNK_HEADER_BYTES);
-}
-
 int mu_journal_check_header(const struct mu_journal_header *header, struct mu_error *err) {
     /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): no header after an error */
     if (memcmp(header->magic, MU_JOURNAL_MAGIC, sizeof(header->magic)) != 0) {
@@ -155,7 +151,7 @@ static void view_chunk(struct mu_journal_image *image, uint32_t index, struct mu
     const struct mu_chunk_commit *commit = mu_journal_chunk_commit(image, chunk);
     uint64_t head = atomic_load_explicit(&chunk->head, memory_order_acquire);
     memset(view, 0, sizeof(*view));
-    view->ring = ring_of(chunk);
+    view->ring = mu_journal_image_ring(chunk);
     if (commit != NULL) {
         view->from = commit->drained;
         memcpy(view->started, commit->started, sizeof(view->started));
@@ -200,17 +196,22 @@ static uint64_t count_open(const struct mu_buffer_view *views, uint32_t view_cou
     return open;
 }
 
-/* The row is as old as the newest anchor, which every drain takes. `reported` is one more than rows
- * report. */
+bool mu_journal_image_last_ns(const struct mu_journal_image *image, int64_t *real_ns) {
+    const struct mu_anchor *newest = mu_timeline_newest(&image->timeline);
+    if (newest != NULL) {
+        *real_ns = mu_clock_add(mu_clock_add(newest->mono_ns, image->real_offset_ns),
+                                image->user_offset_ns);
+    }
+    return newest != NULL;
+}
+
+/* `reported` is one more than rows report. */
 static void write_drops(const struct mu_journal_image *image, struct mu_csv_writer *writer,
                         uint64_t dropped, uint64_t reported, const char *reason) {
-    const struct mu_timeline *timeline = &image->timeline;
-    if (reported == 0 || dropped < reported || timeline->count <= 0) {
-        return;
+    int64_t real_ns;
+    if (reported > 0 && dropped >= reported && mu_journal_image_last_ns(image, &real_ns)) {
+        mu_rows_write_drops(writer, real_ns, image->header->pid, dropped + 1 - reported, reason);
     }
-    int64_t mono = timeline->anchors[timeline->count - 1].mono_ns;
-    int64_t real = mu_clock_add(mu_clock_add(mono, image->real_offset_ns), image->user_offset_ns);
-    mu_rows_write_drops(writer, real, image->header->pid, dropped + 1 - reported, reason);
 }
 
 void mu_journal_image_set_machine(const struct mu_journal_image *image,
@@ -295,7 +296,7 @@ static void see_open(struct mu_journal_image *image, const struct mu_chunk_heade
  * walking forward, so a slot is accepted when its bytes are a plausible record of a stage. */
 static void see_last(struct mu_journal_image *image, const struct mu_chunk_header *chunk,
                      struct mu_seen_thread *thread) {
-    const struct mu_record *ring = ring_of(chunk);
+    const struct mu_record *ring = mu_journal_image_ring(chunk);
     uint64_t head = atomic_load_explicit(&chunk->head, memory_order_acquire);
     uint64_t lowest = head > LAST_SEARCH_SLOTS ? head - LAST_SEARCH_SLOTS : 0;
     for (uint64_t position = head; position > lowest && thread->last_count < MU_SEEN_LAST_MAX;) {

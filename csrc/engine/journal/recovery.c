@@ -9,10 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/event.h"
 #include "base/own_files.h"
 #include "journal/csv_parts.h"
 #include "journal/doubtful_rows.h"
+#include "journal/journal_image.h"
 #include "journal/row_set.h"
 
 enum { WINDOW_BYTES = 256 * 1024 };
@@ -246,34 +246,21 @@ static void leave_removed(struct mu_row_set *set, const struct mu_csv_parts *par
 
 /* When the process last said that it lived; now, when nothing is left of that. */
 static int64_t last_known_ns(const struct mu_journal_image *image) {
-    const struct mu_timeline *timeline = &image->timeline;
-    int64_t beat = atomic_load(&image->header->heartbeat_real_ns);
-    if (timeline->count > 0) {
-        int64_t mono = timeline->anchors[timeline->count - 1].mono_ns;
-        return mu_clock_add(mu_clock_add(mono, image->real_offset_ns), image->user_offset_ns);
+    int64_t beat_ns = atomic_load(&image->header->heartbeat_real_ns), anchor_ns;
+    if (mu_journal_image_last_ns(image, &anchor_ns)) {
+        return anchor_ns;
     }
-    return beat > 0 ? beat : mu_clock_ns(CLOCK_REALTIME);
+    return beat_ns > 0 ? beat_ns : mu_clock_ns(CLOCK_REALTIME);
 }
 
 static void say_doubtful(const struct mu_journal_image *image, bool other_boot,
                          struct mu_recovery *recovery) {
-    static const char name[] = "my_utils.doubtful";
-    char track[MU_CSV_TRACK_MAX], metadata[128];
-    int length =
-        snprintf(metadata, sizeof(metadata), "rows=%llu,unproven=%llu,reason=%s",
-                 (unsigned long long)recovery->rows, (unsigned long long)recovery->unproven,
-                 other_boot ? "other_boot" : "mixed_pages");
-    struct mu_csv_event_row row = {
-        .real_ns = last_known_ns(image),
-        .type = MU_EVENT_INSTANT,
-        .name = name,
-        .name_length = sizeof(name) - 1,
-        .metadata = metadata,
-        .metadata_length = (size_t)length,
-        .track = track,
-        .track_length = mu_csv_track_text(track, (uint32_t)image->header->pid, NULL, 0),
-    };
-    mu_csv_write_event(&recovery->writer, &row);
+    char metadata[128];
+    snprintf(metadata, sizeof(metadata), "rows=%llu,unproven=%llu,reason=%s",
+             (unsigned long long)recovery->rows, (unsigned long long)recovery->unproven,
+             other_boot ? "other_boot" : "mixed_pages");
+    mu_csv_write_own(&recovery->writer, last_known_ns(image), image->header->pid,
+                     "my_utils.doubtful", metadata);
 }
 
 /* After a power loss. */

@@ -598,19 +598,7 @@ void mu_buffer_view_cut_open(struct mu_buffer_view *view, uint64_t end) {
 
 void mu_rows_write_drops(struct mu_csv_writer *writer, int64_t real_ns, int32_t pid, uint64_t count,
                          const char *reason) {
-    static const char name[] = "my_utils.dropped";
-    char track[MU_CSV_TRACK_MAX], metadata[64];
-    int length = snprintf(metadata, sizeof(metadata), "count=%llu,reason=%s",
-                          (unsigned long long)count, reason);
-    struct mu_csv_event_row row = {
-        .real_ns = real_ns,
-        .type = MU_EVENT_INSTANT,
-        .name = name,
-        .name_length = sizeof(name) - 1,
-        .metadata = metadata,
-        .metadata_length = (size_t)length,
-        .track = track,
-        .track_length = mu_csv_track_text(track, (uint32_t)pid, NULL, 0),
-    };
-    mu_csv_write_event(writer, &row);
+    char metadata[64];
+    snprintf(metadata, sizeof(metadata), "count=%llu,reason=%s", (unsigned long long)count, reason);
+    mu_csv_write_own(writer, real_ns, pid, "my_utils.dropped", metadata);
 }

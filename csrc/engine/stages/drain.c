@@ -247,26 +247,14 @@ static int64_t now_in_rows(struct mu_recorder *recorder) {
     return mono + recorder->real_offset_ns + recorder->user_offset_ns;
 }
 
-static void write_own_row(struct mu_recorder *recorder, const char *track, size_t track_length,
-                          const char *name, const char *metadata) {
-    struct mu_csv_event_row row = {
-        .real_ns = now_in_rows(recorder),
-        .type = MU_EVENT_INSTANT,
-        .name = name,
-        .name_length = strlen(name),
-        .metadata = metadata,
-        .metadata_length = strlen(metadata),
-        .track = track,
-        .track_length = track_length,
-    };
-    mu_csv_write_event(&recorder->drain->writer, &row);
+void mu_drain_write_own_row(struct mu_recorder *recorder, const char *name, const char *metadata) {
+    mu_csv_write_own(&recorder->drain->writer, now_in_rows(recorder),
+                     mu_journal_header(&recorder->journal)->pid, name, metadata);
 }
 
-void mu_drain_write_own_row(struct mu_recorder *recorder, const char *name, const char *metadata) {
-    char track[MU_CSV_TRACK_MAX];
-    int32_t pid = mu_journal_header(&recorder->journal)->pid;
-    size_t length = mu_csv_track_text(track, (uint32_t)pid, NULL, 0);
-    write_own_row(recorder, track, length, name, metadata);
+static void write_drops(struct mu_recorder *recorder, uint64_t count, const char *reason) {
+    mu_rows_write_drops(&recorder->drain->writer, now_in_rows(recorder),
+                        mu_journal_header(&recorder->journal)->pid, count, reason);
 }
 
 void mu_drain_write_offset(struct mu_recorder *recorder) {
@@ -308,12 +296,22 @@ static void name_thread(struct mu_recorder *recorder, const struct mu_strings *s
     if (name == NULL || string == recorder->drain->named_threads[index]) {
         return;
     }
+    static const char row_name[] = "my_utils.thread";
     char metadata[3 * MU_STRING_BYTES_MAX + 32] = "thread_name=";
     size_t used = strlen(metadata);
     used += mu_metadata_encode(metadata + used, name, length);
-    metadata[used] = '\0';
     const struct mu_buffer_view *view = &recorder->drain->views[index];
-    write_own_row(recorder, view->track, view->track_length, "my_utils.thread", metadata);
+    struct mu_csv_event_row row = {
+        .real_ns = now_in_rows(recorder),
+        .type = MU_EVENT_INSTANT,
+        .name = row_name,
+        .name_length = sizeof(row_name) - 1,
+        .metadata = metadata,
+        .metadata_length = used,
+        .track = view->track,
+        .track_length = view->track_length,
+    };
+    mu_csv_write_event(&recorder->drain->writer, &row);
     recorder->drain->named_threads[index] = string;
 }
 
@@ -380,9 +378,7 @@ static void write_lost_rows(struct mu_recorder *recorder) {
         write_lost_range(recorder, &lost->ranges[i]);
     }
     if (lost->stepless > 0) {
-        mu_rows_write_drops(&recorder->drain->writer, now_in_rows(recorder),
-                            mu_journal_header(&recorder->journal)->pid, lost->stepless,
-                            MU_DROPPED_NOT_WRITTEN);
+        write_drops(recorder, lost->stepless, MU_DROPPED_NOT_WRITTEN);
     }
 }
 
@@ -420,8 +416,7 @@ static void report_drops(struct mu_recorder *recorder, const _Atomic uint64_t *c
     if (dropped == *reported) {
         return;
     }
-    mu_rows_write_drops(&recorder->drain->writer, now_in_rows(recorder),
-                        mu_journal_header(&recorder->journal)->pid, dropped - *reported, reason);
+    write_drops(recorder, dropped - *reported, reason);
     *reported = dropped;
 }
 
@@ -435,9 +430,7 @@ static void report_lost_pages(struct mu_recorder *recorder) {
     if (lost > 0) {
         recorder->drain->rows.bad_records = 0;
         atomic_fetch_add(&recorder->troubles.lost_records, lost);
-        mu_rows_write_drops(&recorder->drain->writer, now_in_rows(recorder),
-                            mu_journal_header(&recorder->journal)->pid, lost,
-                            MU_DROPPED_JOURNAL_LOST);
+        write_drops(recorder, lost, MU_DROPPED_JOURNAL_LOST);
     }
 }
 
