@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "base/read_at.h"
 
 enum { TAIL_BYTES = 64 * 1024 };
 
@@ -61,14 +62,19 @@ void mu_csv_parts_free(struct mu_csv_parts *parts) {
     memset(parts, 0, sizeof(*parts));
 }
 
+void mu_csv_part_path(const char *directory, const char *stem, uint64_t number, char *path,
+                      size_t size) {
+    snprintf(path, size, "%s/%s.part%04llu.csv", directory, stem, (unsigned long long)number);
+}
+
 void mu_csv_parts_path(const struct mu_csv_parts *parts, size_t index,
                        char path[MU_CSV_PART_PATH_BYTES]) {
     if (index == 0) {
         snprintf(path, MU_CSV_PART_PATH_BYTES, "%s/%s.csv", parts->directory, parts->stem);
         return;
     }
-    snprintf(path, MU_CSV_PART_PATH_BYTES, "%s/%s.part%04llu.csv", parts->directory, parts->stem,
-             (unsigned long long)parts->numbers[index - 1]);
+    mu_csv_part_path(parts->directory, parts->stem, parts->numbers[index - 1], path,
+                     MU_CSV_PART_PATH_BYTES);
 }
 
 int mu_csv_whole_bytes(int fd, uint64_t size, uint64_t *bytes, struct mu_error *err) {
@@ -80,10 +86,7 @@ int mu_csv_whole_bytes(int fd, uint64_t size, uint64_t *bytes, struct mu_error *
     *bytes = 0;
     for (uint64_t upper = size; upper > 0 && *bytes == 0;) {
         uint64_t lower = upper > TAIL_BYTES ? upper - TAIL_BYTES : 0;
-        ssize_t got = pread(fd, block, (size_t)(upper - lower), (off_t)lower);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
+        ssize_t got = mu_read_at(fd, block, (size_t)(upper - lower), lower);
         if (got < 0) {
             code = mu_error_sys(err, "read the CSV", NULL);
             break;

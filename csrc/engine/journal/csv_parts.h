@@ -19,6 +19,10 @@ struct mu_csv_parts {
 /* The number in `<stem>.part<NNNN>.csv`, 0 for any other name. */
 uint64_t mu_csv_part_number(const char *stem, const char *name);
 
+/* The path of such a part; `path` has `size` bytes. */
+void mu_csv_part_path(const char *directory, const char *stem, uint64_t number, char *path,
+                      size_t size);
+
 MU_MUST_CHECK int mu_csv_parts_find(struct mu_csv_parts *parts, const char *directory,
                                     const char *stem, struct mu_error *err);
 void mu_csv_parts_free(struct mu_csv_parts *parts);

@@ -10,6 +10,7 @@
 #include "base/file_lock.h"
 #include "base/own_files.h"
 #include "base/process.h"
+#include "base/read_at.h"
 #include "journal/journal_image.h"
 
 enum {
@@ -32,23 +33,13 @@ struct copy {
 
 MU_MUST_CHECK static int read_at(const struct copy *copy, void *to, size_t offset, size_t bytes,
                                  struct mu_error *err) {
-    uint8_t *at = to;
-    while (bytes > 0) {
-        ssize_t got = pread(copy->fd, at, bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            return mu_error_sys(err, "read journal", copy->path);
-        }
-        if (got == 0) {
-            return mu_error_set(err, MU_ERR_FORMAT, "the journal is cut short: %s", copy->path);
-        }
-        at += got;
-        offset += (size_t)got;
-        bytes -= (size_t)got;
+    ssize_t got = mu_read_at(copy->fd, to, bytes, offset);
+    if (got < 0) {
+        return mu_error_sys(err, "read journal", copy->path);
     }
-    return MU_OK;
+    return (size_t)got == bytes
+               ? MU_OK
+               : mu_error_set(err, MU_ERR_FORMAT, "the journal is cut short: %s", copy->path);
 }
 
 /* Does not wait for a writer when the path names a FIFO. */
@@ -63,7 +54,7 @@ static struct mu_journal_header *header_of(int fd) {
         return NULL;
     }
     struct mu_journal_header *header = malloc(sizeof(*header));
-    if (header != NULL && (pread(fd, header, sizeof(*header), 0) != (ssize_t)sizeof(*header) ||
+    if (header != NULL && (mu_read_at(fd, header, sizeof(*header), 0) != (ssize_t)sizeof(*header) ||
                            mu_journal_check_header(header, NULL) != MU_OK)) {
         free(header);
         header = NULL;
@@ -441,7 +432,7 @@ static bool process_lives(int fd) {
     _Static_assert(offsetof(struct mu_journal_header, process_start) ==
                        offsetof(struct mu_journal_header, pid) + 16,
                    "read in one piece");
-    ssize_t got = pread(fd, &who, sizeof(who), offsetof(struct mu_journal_header, pid));
+    ssize_t got = mu_read_at(fd, &who, sizeof(who), offsetof(struct mu_journal_header, pid));
     return got == (ssize_t)sizeof(who) && mu_process_lives(who.pid, who.process_start);
 }
 

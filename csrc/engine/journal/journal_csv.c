@@ -1,6 +1,4 @@
 /* The CSV that a journal's rows belong to. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/own_files.h"
+#include "base/read_at.h"
 #include "journal/journal_reader.h"
 
 /* A string of the header, which need not end within its field. */
@@ -56,21 +54,10 @@ void mu_journal_image_csv_path(const struct mu_journal_image *image, const char 
     }
 }
 
-MU_MUST_CHECK static int read_csv(int fd, char *to, size_t bytes, uint64_t offset, size_t *got,
-                                  struct mu_error *err) {
-    ssize_t n;
-    do {
-        n = pread(fd, to, bytes, (off_t)offset);
-    } while (n < 0 && errno == EINTR);
-    *got = n < 0 ? 0 : (size_t)n;
-    return n < 0 ? mu_error_sys(err, "read", "the profile CSV") : MU_OK;
-}
-
 int mu_journal_image_csv_prefix(const struct mu_journal_image *image, int csv_fd, uint64_t *bytes,
                                 struct mu_error *err) {
     struct stat status;
     char last = '\0';
-    size_t got;
     if (fstat(csv_fd, &status) != 0) {
         return mu_error_sys(err, "stat", "the profile CSV");
     }
@@ -78,9 +65,9 @@ int mu_journal_image_csv_prefix(const struct mu_journal_image *image, int csv_fd
     if (image->csv_bytes < mu_csv_header_length || image->csv_bytes > *bytes) {
         return MU_OK;
     }
-    int code = read_csv(csv_fd, &last, 1, image->csv_bytes - 1, &got, err);
-    if (code == MU_OK && last == '\n') {
-        *bytes = image->csv_bytes;
+    if (mu_read_at(csv_fd, &last, 1, image->csv_bytes - 1) < 0) {
+        return mu_error_sys(err, "read", "the profile CSV");
     }
-    return code;
+    *bytes = last == '\n' ? image->csv_bytes : *bytes;
+    return MU_OK;
 }

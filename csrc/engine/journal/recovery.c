@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/own_files.h"
+#include "base/read_at.h"
 #include "journal/csv_parts.h"
 #include "journal/doubtful_rows.h"
 #include "journal/journal_image.h"
@@ -90,20 +91,12 @@ static size_t first_row(const char *block, size_t length) {
 
 MU_MUST_CHECK static int read_block(int fd, char *to, size_t bytes, uint64_t offset,
                                     struct mu_error *err) {
-    while (bytes > 0) {
-        ssize_t got = pread(fd, to, bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got <= 0) {
-            return got < 0 ? mu_error_sys(err, "read", "the profile CSV")
-                           : mu_error_set(err, MU_ERR_IO, "the profile CSV became shorter");
-        }
-        to += got;
-        offset += (size_t)got;
-        bytes -= (size_t)got;
+    ssize_t got = mu_read_at(fd, to, bytes, offset);
+    if (got < 0) {
+        return mu_error_sys(err, "read", "the profile CSV");
     }
-    return MU_OK;
+    return (size_t)got == bytes ? MU_OK
+                                : mu_error_set(err, MU_ERR_IO, "the profile CSV became shorter");
 }
 
 /* The window of the file that ends at *upper, a row's end, and begins at or above `lower`, one as
@@ -148,15 +141,17 @@ MU_MUST_CHECK static int look_at_file(struct look *look, const struct csv_file *
                                       struct mu_error *err) {
     uint64_t committed = file->committed < file->bytes ? file->committed : file->bytes;
     char last = '\n';
-    if (committed > 0 && file->committed <= file->bytes &&
-        pread(file->fd, &last, 1, (off_t)(committed - 1)) != 1) {
-        return mu_error_sys(err, "read", "the profile CSV");
+    int code = committed > 0 && file->committed <= file->bytes
+                   ? read_block(file->fd, &last, 1, committed - 1, err)
+                   : MU_OK;
+    if (code != MU_OK) {
+        return code;
     }
     bool fresh = file->bytes <= mu_csv_header_length; /* the user removed the one before */
     look->misfit = look->misfit || last != '\n' || (file->committed > file->bytes && !fresh);
     look->rule.takes_events = true;
     look->rule.stage_ns = look->rule.event_ns = MU_ANY_TIME;
-    int code = look_back(look, file, last == '\n' ? committed : 0, file->bytes, NULL, err);
+    code = look_back(look, file, last == '\n' ? committed : 0, file->bytes, NULL, err);
     if (code != MU_OK || look->set == NULL || last != '\n') {
         return code;
     }

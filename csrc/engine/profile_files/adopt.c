@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/own_files.h"
+#include "base/read_at.h"
 #include "journal/journal_reader.h"
 #include "journal/recovery.h"
 #include "profile_files/placement.h"
@@ -156,10 +157,11 @@ MU_MUST_CHECK static int adopt_one(struct mu_output *output, const struct dead_j
 }
 
 /* Whether `bytes` of the file from `offset` on are zeros, as far as there are so many. */
-static bool is_zero(int fd, off_t offset, size_t bytes) {
+static bool is_zero(int fd, uint64_t offset, size_t bytes) {
     char block[4096];
     while (bytes > 0) {
-        ssize_t got = pread(fd, block, bytes < sizeof(block) ? bytes : sizeof(block), offset);
+        size_t wanted = bytes < sizeof(block) ? bytes : sizeof(block);
+        ssize_t got = mu_read_at(fd, block, wanted, offset);
         if (got <= 0) {
             return got == 0;
         }
@@ -168,7 +170,7 @@ static bool is_zero(int fd, off_t offset, size_t bytes) {
                 return false;
             }
         }
-        offset += got;
+        offset += (uint64_t)got;
         bytes -= (size_t)got;
     }
     return true;

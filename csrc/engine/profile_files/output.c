@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/file_lock.h"
+#include "base/read_at.h"
 #include "csv/csv_writer.h"
 #include "journal/csv_parts.h"
 #include "profile_files/claim.h"
@@ -99,9 +100,8 @@ MU_MUST_CHECK static int lock_or_claim(const char *path, int fd, bool *claimed, 
     return code;
 }
 
-void mu_output_part_path(const struct mu_output *output, uint64_t part, char path[MU_PATH_BYTES]) {
-    snprintf(path, MU_PATH_BYTES, "%s/%s.part%04llu.csv", output->directory, output->stem,
-             (unsigned long long)part);
+static void part_path(const struct mu_output *output, uint64_t part, char path[MU_PATH_BYTES]) {
+    mu_csv_part_path(output->directory, output->stem, part, path, MU_PATH_BYTES);
 }
 
 struct parts {
@@ -136,7 +136,7 @@ static bool is_being_rotated(const struct mu_output *output) {
     if (parts.newest == 0) {
         return false;
     }
-    mu_output_part_path(output, parts.newest, newest);
+    part_path(output, parts.newest, newest);
     int fd = mu_open_regular(newest, O_RDONLY, 0);
     bool held = fd >= 0 && mu_file_lock_state(fd) == MU_LOCK_HELD;
     if (fd >= 0) {
@@ -213,7 +213,7 @@ MU_MUST_CHECK static int write_all(int fd, const char *bytes, size_t length, uin
 /* A header that is not `whole` may be cut anywhere. */
 MU_MUST_CHECK static int check_header(int fd, const char *path, bool whole, struct mu_error *err) {
     char found[160];
-    ssize_t got = pread(fd, found, mu_csv_header_length, 0);
+    ssize_t got = mu_read_at(fd, found, mu_csv_header_length, 0);
     if (got < (whole ? (ssize_t)mu_csv_header_length : 1) ||
         memcmp(found, mu_csv_header, (size_t)got) != 0) {
         return mu_error_set(err, MU_ERR_FORMAT,
@@ -228,7 +228,7 @@ MU_MUST_CHECK static int check_header(int fd, const char *path, bool whole, stru
 MU_MUST_CHECK static int repair_beginning(const struct mu_output *output, uint64_t *size,
                                           struct mu_error *err) {
     char found[160];
-    ssize_t got = pread(output->fd, found, mu_csv_header_length, 0);
+    ssize_t got = mu_read_at(output->fd, found, mu_csv_header_length, 0);
     for (ssize_t i = 0; i < got; i++) {
         if (found[i] != '\0') {
             return MU_OK;
@@ -375,7 +375,7 @@ static void remove_oldest_parts(struct mu_output *output) {
     while (output->keep_csv_bytes > 0 && parts.oldest != 0 &&
            parts.bytes + output->head_bytes + output->max_csv_bytes > output->keep_csv_bytes) {
         char path[MU_PATH_BYTES];
-        mu_output_part_path(output, parts.oldest, path);
+        part_path(output, parts.oldest, path);
         if (unlink(path) != 0) {
             return;
         }
@@ -422,7 +422,7 @@ MU_MUST_CHECK static int make_next(struct mu_output *output, int *fd, bool *clai
 int mu_output_rotate(struct mu_output *output, const char *head, size_t head_bytes,
                      struct mu_error *err) {
     char old[MU_PATH_BYTES];
-    mu_output_part_path(output, output->part + 1, old);
+    part_path(output, output->part + 1, old);
     int code = rename_to_new(output->csv_path, old, err);
     if (code != MU_OK) {
         return code;

@@ -77,9 +77,6 @@ bool mu_output_is_full(const struct mu_output *output);
 MU_MUST_CHECK int mu_output_rotate(struct mu_output *output, const char *head, size_t head_bytes,
                                    struct mu_error *err);
 
-/* The numbered part's path. */
-void mu_output_part_path(const struct mu_output *output, uint64_t part, char path[MU_PATH_BYTES]);
-
 /* Whether the CSV still exists under its name. */
 bool mu_output_is_in_place(const struct mu_output *output);
 
