@@ -40,6 +40,7 @@ _NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 _MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{},]', re.DOTALL)
 _AFTER_EVENT = re.compile(r"[ \t\r\n,]*[{\]]")
 _UNREADABLE = (ValueError, RecursionError, InvalidOperation)
+_Unreadable = ValueError | RecursionError | InvalidOperation
 
 
 class TraceFileError(ValueError):
@@ -173,14 +174,18 @@ class ChromeJson:
                 return None
             self._more(max(CHUNK, length))
 
-    def _is_cut(self, error: ValueError | RecursionError | InvalidOperation) -> bool:
-        """Whether a value here that cannot be read may be good and end beyond the window. Adds what
-        the error took: it counts the lines before it."""
-        at = error.pos if isinstance(error, json.JSONDecodeError) else self._at + CHUNK
-        self._spend(16 + (at >> 12) + ((at - self._at) >> 6))
+    def _is_cut(self, error: _Unreadable) -> bool:
+        """Whether a value here that cannot be read may be good and end beyond the window."""
+        at = self._spend_on(error)
         if self._is_last or not isinstance(error, json.JSONDecodeError):
             return False
         return at > len(self._window) - MAY_BE_CUT or error.msg.startswith("Unterminated string")
+
+    def _spend_on(self, error: _Unreadable) -> int:
+        """Adds what the error took, which counts the lines before it. Returns where it is."""
+        at = error.pos if isinstance(error, json.JSONDecodeError) else self._at + CHUNK
+        self._spend(16 + (at >> 12) + ((at - self._at) >> 6))
+        return at
 
     def _spend(self, work: float) -> None:
         self._work += work
@@ -208,7 +213,7 @@ class ChromeJson:
                 event, end = self._json.raw_decode(self._window, found.end())
                 self._spend(1 + ((end - found.end()) >> 6))
             except _UNREADABLE as error:
-                self._is_cut(error)
+                self._spend_on(error)
                 bad += 1
                 event = None
             if bad == BAD_AT_ONCE or (isinstance(event, dict) and "ph" in event):
@@ -251,7 +256,7 @@ def number_within(value: Any, most: int) -> int | Decimal:
     raise ValueError
 
 
-def _reason(error: ValueError | RecursionError | InvalidOperation) -> str:
+def _reason(error: _Unreadable) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"
     return "is not JSON" if isinstance(error, json.JSONDecodeError) else "has a number too long"
