@@ -345,19 +345,16 @@ def _convert_all(
 
 def _add_unreported(file_set: FileSet, summary: Summary) -> None:
     """A note where the heartbeat of the process knows of lost rows and its CSV does not."""
-    from ..core.run_files.lost_rows import LOST_ROW, lost_in_heartbeat, lost_in_row
+    from ..core.run_files.lost_rows import lost_in_heartbeat, lost_in_notes
+    from ..core.run_files.run_metadata import note_of
 
     path = file_set.heartbeat()
-    if path is None or not lost_in_heartbeat(path, ()):
+    if path is None or not lost_in_heartbeat(path, ()):  # as nearly always
         return
-    from ..core.run_files.row_metadata import metadata_pairs
-
     with contextlib.ExitStack() as stack:
-        notes = _core.read_notes([_opened(part, stack) for part in file_set.parts])["notes"]
-    rows = ((attempt, text.partition(" ")) for attempt, _, _, text in notes)
-    said = (lost_in_row(attempt, metadata_pairs(rest)) for attempt, (name, _, rest) in rows
-            if name == LOST_ROW)  # fmt: skip
-    missing = sum(one.rows for one in lost_in_heartbeat(path, filter(None, said)))
+        rows = _core.read_notes([_opened(part, stack) for part in file_set.parts])["notes"]
+    said = lost_in_notes(note_of(attempt, text) for attempt, _, _, text in rows)
+    missing = sum(one.rows for one in lost_in_heartbeat(path, said))
     if missing:
         text = "the process lost a record, which is in no row"
         summary.notes.append(Note("dropped", True, missing, str(path), 0, text))

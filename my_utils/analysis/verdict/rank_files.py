@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _core
-from ...core.run_files.lost_rows import LOST_ROW, LostRows, lost_in_heartbeat, lost_in_row
+from ...core.run_files.lost_rows import LostRows, lost_in_heartbeat, lost_in_notes
 from ...core.run_files.run_metadata import Note, note_of
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.inputs import FileSet, Inputs
@@ -172,8 +172,7 @@ def read_rank(file_set: FileSet) -> RankStages:
 
 def _lost(file_set: FileSet, notes: Iterable[Note]) -> tuple[list[LostRows], int]:
     """The rows that could not be written, and how many of them no row reports."""
-    said = (lost_in_row(one.attempt, one.pairs) for one in notes if one.name == LOST_ROW)
-    lost = [one for one in said if one is not None]
+    lost = lost_in_notes(notes)
     path = file_set.heartbeat()
     unreported = [] if path is None else lost_in_heartbeat(path, lost)
     return lost + unreported, sum(one.rows for one in unreported)

@@ -7,11 +7,12 @@ alone knows.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..trusted_open import open_without_waiting
 from .row_metadata import whole_number
+from .run_metadata import Note
 
 LOST_ROW = "my_utils.dropped"
 NOT_WRITTEN = "not_written"
@@ -27,12 +28,18 @@ class LostRows(NamedTuple):
     last: int | None = None
 
 
-def lost_in_row(attempt: int, pairs: Mapping[str, str]) -> LostRows | None:
-    """What a row `my_utils.dropped` says; None for records that were lost for another reason."""
-    if pairs.get("reason") != NOT_WRITTEN:
-        return None
-    first, last = (whole_number(pairs.get(key)) for key in ("first_step", "last_step"))
-    return LostRows(attempt, whole_number(pairs.get("count")) or 0, first, last)
+def lost_in_notes(notes: Iterable[Note]) -> list[LostRows]:
+    """What rows `my_utils.dropped` say; not of records that were lost for another reason."""
+    return [
+        _lost_in(note)
+        for note in notes
+        if note.name == LOST_ROW and note.pairs.get("reason") == NOT_WRITTEN
+    ]
+
+
+def _lost_in(note: Note) -> LostRows:
+    first, last = (whole_number(note.pairs.get(key)) for key in ("first_step", "last_step"))
+    return LostRows(note.attempt, whole_number(note.pairs.get("count")) or 0, first, last)
 
 
 def lost_in_heartbeat(path: str | os.PathLike[str], reported: Iterable[LostRows]) -> list[LostRows]:
