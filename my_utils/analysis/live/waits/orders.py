@@ -41,6 +41,7 @@ class Orders:
         self._still = still
         self._numbers: dict[_Word, int] = {_GAP: 0}
         self._classes: dict[_Class, int] = {}
+        self._class_of: dict[int, int] = {}  # ranks of a class make the same calls
         self._made: dict[int, array[int]] = {}
         self._examined: dict[int, int] = {}  # from where on
         self._there: dict[int, list[tuple[object, ...]]] = {}  # calls before each, with numbers
@@ -64,19 +65,24 @@ class Orders:
         records = dump.order.records
         at = bisect_left(records, stand.call.record) if stand else len(records)
         first = max(0, at - KNOWN_BEFORE)
-        words = _words(dump, self._still.groups, first, min(len(records), at + BEFORE))
-        made = array("I", (self._numbers.setdefault(w, len(self._numbers)) for w in words))
-        self._made[rank] = made
+        calls = [*_calls(dump, self._still.groups, first, min(len(records), at + BEFORE))]
+        numbers = (self._numbers.setdefault(word, len(self._numbers)) for word, _ in calls)
+        made = self._made[rank] = array("I", numbers)
         self._examined[rank] = max(0, at - first - BEFORE)
-        (alike,) = self._before(rank, 0, 0)
+        places = self._still.places.get(rank, ())
+        alike = self._class_of[rank] = self._classes.setdefault(places, len(self._classes))
         self._called.update((which, call) for call in made for which in (alike, -1))
-        numbers = [*_numbers(dump, first, min(len(records), at + BEFORE))]
         for place in range(max(0, len(records) - BEFORE), len(records)):
             _, *call, record = _call_at(self._still, rank, place)
             self._records.setdefault(tuple(call), Counter())[record] += 1
         for length, after in self._after.items():
             for place in range(length, len(made)):
                 after.setdefault(self._before(rank, place, length), Counter())[made[place]] += 1
+        self._add_what_followed(rank, [number for _, number in calls])
+
+    def _add_what_followed(self, rank: int, numbers: Sequence[int]) -> None:
+        """numbers: of the rank's calls within their groups."""
+        made, alike = self._made[rank], self._class_of[rank]
         self._there[rank] = [()] * min(SAME_BEFORE, len(made))
         for place in range(SAME_BEFORE, len(made)):
             before = slice(place - SAME_BEFORE, place)
@@ -86,9 +92,7 @@ class Orders:
 
     def _before(self, rank: int, place: int, length: int) -> tuple[int, ...]:
         """The calls before one, and which ranks make the same ones."""
-        places = self._still.places.get(rank, ())
-        alike = self._classes.setdefault(places, len(self._classes))
-        return (alike, *self._made[rank][place - length : place])
+        return (self._class_of[rank], *self._made[rank][place - length : place])
 
     def _is_shifted(self, rank: int) -> bool:
         """In a dump of nothing but some calls that have not ended: whether each of them has another
@@ -140,28 +144,19 @@ def _is_loop(calls: Sequence[int]) -> bool:
     return any(calls[n:] == calls[:-n] for n in range(1, (len(calls) + 1) // 2 + 1))
 
 
-def _words(
+def _calls(
     dump: Dump, groups: Mapping[tuple[int, str], Group], first: int, end: int
-) -> Iterator[_Word]:
+) -> Iterator[tuple[_Word, int]]:
+    """With their numbers within their groups."""
     order = dump.order
     words = [_word(groups.get((dump.rank, name)), name, kind) for name, kind in order.words]
     before = None
     for at in range(first, end):
         record = order.records[at]
         if before is not None and record != before + 1:
-            yield _GAP
-        yield words[order.codes[at]]
+            yield _GAP, 0
+        yield words[order.codes[at]], order.numbers[at]
         before = record
-
-
-def _numbers(dump: Dump, first: int, end: int) -> Iterator[int]:
-    """Those of the calls within their groups, in step with `_words`."""
-    order, before = dump.order, None
-    for at in range(first, end):
-        if before is not None and order.records[at] != before + 1:
-            yield 0
-        yield order.numbers[at]
-        before = order.records[at]
 
 
 def _word(group: Group | None, name: str, kind: str) -> _Word:
