@@ -23,6 +23,7 @@ from .work import Work
 
 FALSE_CHANGES = 0.001
 NAMED_SHARE = 0.8
+EXPLAINED = 0.5  # of the rise, that what the parts rose in the median makes up
 CLEARLY = 0.92  # of what the line leaves, that two levels may leave to be the better description
 ENDS = 8  # that part of the series at each end shows whether it has risen at all
 
@@ -46,16 +47,17 @@ def slower_over_time(groups: Sequence[Group]) -> tuple[Loss, str | None] | None:
     rise = _rise_of(whole)
     if rise is None or float(rise.above_ns.mean()) < LEAST_SHARE * step_ns:
         return None
-    names, rises = _by_stage(groups, rise)
-    total = float(np.maximum(rises, 0).sum())
-    top = int(np.argmax(rises))
-    stage = names[top] if rises[top] >= NAMED_SHARE * total else None
     first, last = _ends(whole, rise)
+    rises = _by_stage(groups, rise)
+    stage, most = max(rises.items(), key=lambda one: one[1])
+    total = sum(rises.values())
+    is_explained = total > EXPLAINED * max(last - first, 0.0)  # else it moves among the parts
+    share = most / total if is_explained else 0.0
     loss = Loss("throughput falls" if rise.is_gradual else "slower since", rise.above_ns)
     loss.since = rise.at or None
-    loss.detail = {"before_ns": first, "after_ns": last, "stage_share": float(rises[top] / total)}
-    _take_off(groups, rise, dict(zip(names, rises, strict=True)))
-    return loss, stage
+    loss.detail = {"before_ns": first, "after_ns": last, "stage_share": share}
+    _take_off(groups, rise, rises if is_explained else _means(groups))
+    return loss, stage if share >= NAMED_SHARE else None
 
 
 def _whole(work: Work, left: Remaining) -> Series:
@@ -124,28 +126,39 @@ def _ends(series: Series, rise: _Rise) -> tuple[float, float]:
     return float(np.median(series[: rise.at])), float(np.median(series[rise.at :]))
 
 
-def _by_stage(groups: Sequence[Group], rise: _Rise) -> tuple[list[str], Series]:
-    """How much each part and each meeting rose from the beginning to the end, ns."""
+def _by_stage(groups: Sequence[Group], rise: _Rise) -> dict[str, float]:
+    """How much each part and each meeting rose in the median from the beginning to the end, ns, 0.0
+    where it did not."""
     found: dict[str, float] = {}
     for work, left in groups:
-        for number, name in enumerate(work.parts):
-            first, last = _ends(np.median(left.parts[..., number], axis=0), rise)
+        parts = np.median(left.parts, axis=0)
+        for name, series in zip(_names(work), [*parts.T, *left.bases.T], strict=True):
+            first, last = _ends(series, rise)
             found[name] = found.get(name, 0.0) + last - first
-        for place, base in enumerate(left.bases.T):
-            first, last = _ends(base, rise)
-            name = work.meeting_names[place]
-            found[name] = found.get(name, 0.0) + last - first
-    return list(found), np.array(list(found.values())) / len(groups)
+    return {name: max(rose, 0.0) / len(groups) for name, rose in found.items()}
 
 
-def _take_off(groups: Sequence[Group], rise: _Rise, rises: dict[str, float]) -> None:
-    """Takes the rise off the parts that rose, in proportion."""
-    total = sum(max(value, 0.0) for value in rises.values())
+def _means(groups: Sequence[Group]) -> dict[str, float]:
+    """What each part and each meeting takes in the mean, ns."""
+    found: dict[str, float] = {}
+    for work, left in groups:
+        means = [*left.parts.mean((0, 1)), *left.bases.mean(0)]
+        for name, mean in zip(_names(work), means, strict=True):
+            found[name] = found.get(name, 0.0) + float(mean)
+    return found
+
+
+def _names(work: Work) -> list[str]:
+    return [*work.parts, *work.meeting_names]
+
+
+def _take_off(groups: Sequence[Group], rise: _Rise, weights: dict[str, float]) -> None:
+    """Takes the rise off the parts and the meetings, in proportion to their weights."""
+    total = sum(weights.values())
     for work, left in groups:
         for number, name in enumerate(work.parts):
-            share = max(rises.get(name, 0.0), 0.0) / total
-            less: Matrix = left.parts[..., number] - share * rise.above_ns
+            less: Matrix = left.parts[..., number] - weights[name] / total * rise.above_ns
             left.parts[..., number] = np.maximum(less, 0)
         for place, name in enumerate(work.meeting_names):
-            share = max(rises.get(name, 0.0), 0.0) / total
-            left.bases[:, place] = np.maximum(left.bases[:, place] - share * rise.above_ns, 0)
+            rest = left.bases[:, place] - weights[name] / total * rise.above_ns
+            left.bases[:, place] = np.maximum(rest, 0)

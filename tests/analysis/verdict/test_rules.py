@@ -179,6 +179,19 @@ def test_all_ranks_are_slower_from_a_step_on(ranks: int, seed: int) -> None:
     assert verdict.step_ns - one.saves_ns_a_step == pytest.approx(healthy_ns, rel=0.1)
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("stages", [("input", "forward"), ("input", "forward", "optimizer")])
+def test_what_becomes_longer_may_move_among_stages(stages: tuple[str, ...], ranks: int) -> None:
+    """In the median none of them becomes longer."""
+    run = ArrayRun(ranks=ranks, noise=0.0)
+    for at, stage in enumerate(stages):
+        run.more(stage, 2 * LOST_MS, steps=slice(60 + at, None, len(stages)))
+    verdict = judge(run.data())
+    one = worst(verdict)
+    assert (one.kind, one.stage, one.since_step) == ("slower since", None, 60)
+    assert verdict.step_ns - one.saves_ns_a_step == pytest.approx(94e6, rel=0.01)
+
+
 @pytest.mark.parametrize("stage", ["untimed", "optimizer", "forward"])
 @pytest.mark.parametrize("ms", [100, 300, 3000])
 def test_a_long_first_step_is_no_loss_of_the_steps_after_it(stage: str, ms: int) -> None:
