@@ -25,8 +25,10 @@ for step in range(60):
 
 from my_utils.analysis.why import judge, load_run
 
-verdict = judge(load_run("logs"))
-assert verdict.judged_ranks == 1 and verdict.judged_steps > 50, verdict
+run = load_run("logs")
+verdict = judge(run)
+assert run.steps.tolist() == list(range(60)), run
+assert verdict.judged_ranks == 1 and 0 < verdict.judged_steps < 60, verdict
 assert repr(verdict) == "\\n".join(verdict.lines()), repr(verdict)
 """
 
