@@ -5,6 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
 
 uint64_t mu_process_start(int32_t pid) {
     char path[64], text[1024];
@@ -22,6 +26,15 @@ uint64_t mu_process_start(int32_t pid) {
         at = strchr(at + 1, ' ');
     }
     return at == NULL ? 0 : strtoull(at, NULL, 10);
+}
+
+int64_t mu_process_began_ns(uint64_t start) {
+    if (start == 0) {
+        return 0;
+    }
+    uint64_t ticks_a_second = (uint64_t)sysconf(_SC_CLK_TCK);
+    return mu_clock_offset(CLOCK_REALTIME, CLOCK_BOOTTIME) +
+           (int64_t)(start * (1000000000 / ticks_a_second));
 }
 
 bool mu_process_lives(int32_t pid, uint64_t start) {

@@ -10,6 +10,9 @@
  */
 uint64_t mu_process_start(int32_t pid);
 
+/* The same as Unix ns by this host's clock as it is now, to a clock tick; 0 for 0. */
+int64_t mu_process_began_ns(uint64_t start);
+
 /* Whether the process with this number is still the one that began then. Without /proc: whether
  * there is any. */
 bool mu_process_lives(int32_t pid, uint64_t start);

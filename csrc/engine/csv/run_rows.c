@@ -102,8 +102,10 @@ static bool is_of_a_step(struct mu_span name) {
 }
 
 int mu_run_rows_is_note(struct mu_span name) {
-    return mu_once_row_is_kept(name) || mu_span_equals(name, "my_utils.run_end") ||
-           mu_span_equals(name, "my_utils.dropped") || is_of_a_step(name);
+    return mu_once_row_is_kept(name) || mu_span_equals(name, "my_utils.process") ||
+           mu_span_equals(name, "my_utils.clock_step") ||
+           mu_span_equals(name, "my_utils.run_end") || mu_span_equals(name, "my_utils.dropped") ||
+           is_of_a_step(name);
 }
 
 MU_MUST_CHECK static int reserve_note(struct mu_run_rows *rows, struct mu_error *err) {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/own_files.h"
+#include "base/process.h"
 #include "journal/journal_reader.h"
 #include "stages/drain.h"
 #include "stages/state.h"
@@ -80,16 +81,6 @@ static void add_thread(struct text *text, const struct mu_seen_thread *thread, b
     add(text, "]}");
 }
 
-/* When the process was started, Unix ns by this host's clock; 0 when it is not known. */
-static int64_t process_began_ns(const struct mu_journal_header *header) {
-    uint64_t a_second = (uint64_t)sysconf(_SC_CLK_TCK);
-    if (header->process_start == 0) {
-        return 0;
-    }
-    return mu_clock_offset(CLOCK_REALTIME, CLOCK_BOOTTIME) +
-           (int64_t)(header->process_start * (1000000000 / a_second));
-}
-
 /* What was lost, and the steps of which no row of the CSV says that they are not whole. */
 static void add_lost(struct text *text, const struct mu_recorder *recorder) {
     const struct mu_troubles *troubles = &recorder->troubles;
@@ -120,7 +111,7 @@ static void describe(struct mu_recorder *recorder, bool closed, struct text *tex
     add(text, ",\"time\":");
     add_seconds(text, mu_clock_ns(CLOCK_REALTIME), 6);
     add(text, ",\"began\":");
-    add_seconds(text, process_began_ns(header), 2);
+    add_seconds(text, mu_process_began_ns(header->process_start), 2);
     add(text, ",\"time_offset\":");
     add_seconds(text, recorder->user_offset_ns, 9);
     add(text, ",\"closed\":%s", closed ? "true" : "false");

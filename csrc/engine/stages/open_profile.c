@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,6 +210,11 @@ static void begin_first_part(struct mu_recorder *recorder, const struct mu_open_
     size_t used =
         (size_t)snprintf(row, size, "pid=%d,rank=%d,world_size=%d,attempt=%u", (int)getpid(),
                          config->rank, config->world_size, report->attempt);
+    uint64_t start = mu_journal_header(&recorder->journal)->process_start;
+    if (start != 0) {
+        int64_t began_ns = mu_process_began_ns(start) + recorder->user_offset_ns;
+        used += (size_t)snprintf(row + used, size - used, ",began_ns=%" PRId64, began_ns);
+    }
     used += put_pair(row + used, size - used, "host", host_of(config));
     if (config->text_label[0] != '\0') {
         put_pair(row + used, size - used, "label", config->text_label);

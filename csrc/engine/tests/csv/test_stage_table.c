@@ -231,14 +231,14 @@ static void test_counters_and_rows_about_the_run(void) {
                "1,,h,8,memory,COUNTER,,\"tid=7,rss_bytes=13\"\n";
     CHECK_INT(read_text(&table, text, &err), MU_OK);
     const struct mu_run_rows *rows = &table.run_rows;
-    CHECK_INT(rows->note_count, 2);
-    CHECK(strcmp(rows->notes[0].text, "my_utils.sync stage=backward,kind=ddp,members=0-3%2C8") ==
-          0);
-    CHECK(strcmp(rows->notes[1].text, "my_utils.run ") == 0);
-    CHECK_INT(rows->notes[0].attempt, 3);
-    CHECK_INT(rows->notes[0].at_ns, 1000000000);
-    CHECK_INT(rows->notes[0].tid, 7);
-    CHECK_INT(rows->notes[1].tid, -1);
+    CHECK_INT(rows->note_count, 3);
+    CHECK_STR(rows->notes[0].text, "my_utils.process pid=5,rank=2,attempt=3");
+    CHECK_STR(rows->notes[1].text, "my_utils.sync stage=backward,kind=ddp,members=0-3%2C8");
+    CHECK_STR(rows->notes[2].text, "my_utils.run ");
+    CHECK_INT(rows->notes[1].attempt, 3);
+    CHECK_INT(rows->notes[1].at_ns, 1000000000);
+    CHECK_INT(rows->notes[1].tid, 7);
+    CHECK_INT(rows->notes[2].tid, -1);
     CHECK_INT(rows->count, 4);
     CHECK_INT(rows->names.count, 4);
     CHECK(mu_span_equals(rows->names.names[1], "memory.rss_bytes"));
@@ -263,8 +263,8 @@ static void test_only_notes_are_taken(void) {
                               "3,,h,0,a,END,2.000000,\"node_id=1,tid=7\"\n"
                               "3,,h,0,loss,COUNTER,,\"value=1\"\n";
     CHECK_INT(read_text(&table, text, &err), MU_OK);
-    CHECK_INT(table.run_rows.note_count, 2);
-    CHECK_INT(table.run_rows.notes[0].at_ns, 2000000000);
+    CHECK_INT(table.run_rows.note_count, 3);
+    CHECK_INT(table.run_rows.notes[1].at_ns, 2000000000);
     CHECK_INT(table.process.attempt, 3);
     CHECK_INT(table.count + table.run_rows.count + table.open_by_node.count, 0);
     mu_stage_table_reset(&table);
@@ -293,10 +293,11 @@ static void test_copies_of_notes_count_once(void) {
     struct mu_error err;
     CHECK_INT(mu_stage_table_init(&table, &err), MU_OK);
     CHECK_INT(read_text(&table, text, &err), MU_OK);
-    if (CHECK_INT(table.run_rows.note_count, 3)) {
-        CHECK_STR(table.run_rows.notes[0].text, "my_utils.sync stage=a");
-        CHECK_STR(table.run_rows.notes[1].text, "my_utils.sync stage=b");
-        CHECK_INT(table.run_rows.notes[2].attempt, 2);
+    if (CHECK_INT(table.run_rows.note_count, 5)) {
+        CHECK_STR(table.run_rows.notes[1].text, "my_utils.sync stage=a");
+        CHECK_STR(table.run_rows.notes[2].text, "my_utils.sync stage=b");
+        CHECK_STR(table.run_rows.notes[3].text, "my_utils.process attempt=2");
+        CHECK_INT(table.run_rows.notes[4].attempt, 2);
     }
     mu_stage_table_reset(&table);
 }
