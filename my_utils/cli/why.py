@@ -1,6 +1,7 @@
 """`my_utils why logs`: shows what bounds a run.
 
-    my_utils why LOG_DIR… [--json] [--ranks 0,3-5] [--steps 10:20] [--hung 30] [-o FILE]
+    my_utils why LOG_DIR… [--json] [--ranks 0,3-5] [--steps 10:20] [--hung 30]
+                          [--ledger] [-o FILE]
 
 Exit status: 0, judged, and nothing stands out; 1, the output could not be written; 2, wrong
 arguments; 3, something was found, or the run hangs; 4, not judged; 130, interrupted.
@@ -12,7 +13,11 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from ..analysis.ledger.data import as_data
+from ..analysis.ledger.read import LedgerReader
+from ..analysis.ledger.text import ledger_lines, table_lines
 from ..analysis.replay.inputs import verdict_of
 from ..analysis.verdict.export import add_export, export_verdict
 from ..analysis.verdict.result import Verdict
@@ -43,12 +48,22 @@ from ..trace.inputs import named_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..analysis.ledger.ledger import Ledger
     from ..analysis.why.hang import HungRun
 
 EXIT_OK = 0
 EXIT_FOUND = 3
 EXIT_NOT_JUDGED = 4
 _STATUSES = {"ok": EXIT_OK, "found": EXIT_FOUND, "not judged": EXIT_NOT_JUDGED}
+
+
+class Answer(NamedTuple):
+    """is_whole: the whole ledger is shown, and not only what lies outside the steps."""
+
+    verdict: Verdict
+    hung: HungRun | None
+    ledger: Ledger | None
+    is_whole: bool
 
 
 def command_parser() -> CommandParser:
@@ -74,6 +89,11 @@ def command_parser() -> CommandParser:
     chosen.add_argument("--hung", type=checked(parse_seconds), metavar="SECONDS",
         help="no progress for SECONDS counts as a hang (30, and five mean steps): the Python "
         "stacks of the ranks come first")  # fmt: skip
+    chosen.add_argument(
+        "--ledger",
+        action="store_true",
+        help="show where all time of the job went: each nanosecond of each rank in one row",
+    )
     add_export(chosen)
     add_json(chosen, "print one JSON object")
     add_quiet(chosen, "print nothing, only set the exit status")
@@ -90,10 +110,12 @@ def _main(argv: Sequence[str] | None) -> int:
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
     logs = found_logs("why", args.logs, args.quiet)
-    verdict = verdict_of(logs, args.ranks, args.steps, args.warmup)
+    reader = LedgerReader()
+    verdict = verdict_of(logs, args.ranks, args.steps, args.warmup, reader)
     hung = _find_hang(logs, args.ranks, args.hung, verdict)
+    answer = Answer(verdict, hung, reader.ledger(logs, args.hung), args.ledger)
     try:
-        _write(verdict, hung, args)
+        _write(answer, args)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -129,37 +151,53 @@ def _find_hang(
     return hung
 
 
-def _write(verdict: Verdict, hung: HungRun | None, args: argparse.Namespace) -> None:
+def _write(answer: Answer, args: argparse.Namespace) -> None:
     if args.output:
         write = _WRITERS[check_suffix(args.output, tuple(_WRITERS)) or ".txt"]
         with open_output(args.output) as file:
-            file.write(encoded(write(verdict, hung)))
+            file.write(encoded(write(answer)))
     if not args.quiet and args.output != "-":
-        text = _as_json(verdict, hung) if args.json else _as_text(verdict, hung, terminal_width())
+        text = _as_json(answer) if args.json else _as_text(answer, terminal_width())
         print(text, end="", flush=True)
 
 
-def _as_json(verdict: Verdict, hung: HungRun | None) -> str:
-    data: dict[str, object] = {**verdict.as_data()}
-    if hung is not None:
-        data["hang"] = hung.as_data()
+def _as_json(answer: Answer) -> str:
+    data: dict[str, object] = {**answer.verdict.as_data()}
+    if answer.hung is not None:
+        data["hang"] = answer.hung.as_data()
+    if answer.ledger is not None:
+        data["ledger"] = as_data(answer.ledger)
     return json.dumps(data) + "\n"
 
 
-def _as_text(verdict: Verdict, hung: HungRun | None, width: int = 100) -> str:
+def _as_text(answer: Answer, width: int = 100) -> str:
     """A hang comes first: what bounds its steps is another question."""
-    lines = [] if hung is None else [*hung.lines(), ""]
-    return "\n".join([*lines, *verdict.lines(width)]) + "\n"
+    lines = [] if answer.hung is None else [*answer.hung.lines(), ""]
+    return "\n".join([*lines, *answer.verdict.lines(width), *_of_ledger(answer, width)]) + "\n"
 
 
-def _as_markdown(verdict: Verdict, hung: HungRun | None) -> str:
-    if hung is None:
-        return verdict.markdown()
-    quoted = "\n".join(f"    {line}".rstrip() for line in hung.lines())
-    return f"{quoted}\n\n{verdict.markdown()}"
+def _of_ledger(answer: Answer, width: int) -> list[str]:
+    if answer.ledger is None:
+        return []
+    if answer.is_whole:
+        return table_lines(answer.ledger)
+    return ledger_lines(answer.ledger, width)
 
 
-_WRITERS: dict[str, Callable[[Verdict, HungRun | None], str]] = {
+def _as_markdown(answer: Answer) -> str:
+    parts = [answer.verdict.markdown()]
+    if answer.hung is not None:
+        parts.insert(0, _quoted(answer.hung.lines()) + "\n")
+    if lines := _of_ledger(answer, 100):
+        parts.append(_quoted(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _quoted(lines: Sequence[str]) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in lines)
+
+
+_WRITERS: dict[str, Callable[[Answer], str]] = {
     ".json": _as_json,
     ".md": _as_markdown,
     ".txt": _as_text,

@@ -147,15 +147,16 @@ def complete_run_file(folder: Path, about: Mapping[str, object], *, leads: bool)
 
 
 def note_status(folder: Path, status: int, of_ranks: Mapping[int, int]) -> None:
-    """Adds to run.json how the command and those of its ranks that failed have ended: exit
-    statuses, -n where signal n ended it. Where the commands of several hosts share the folder, the
-    first that is not 0 stays."""
+    """Adds to run.json when the command has ended, and how it and those of its ranks that failed
+    have: exit statuses, -n where signal n ended it. Where the commands of several hosts share the
+    folder, the first that is not 0 stays."""
     with contextlib.suppress(OSError, TypeError, ValueError):
         if has_foreign_run_file(folder):
             return
         with _alone(folder):
             known = read_run_file(folder)
             known["exit_status"] = known.get("exit_status") or status
+            known["ended"] = time.time()
             if of_ranks:
                 ranks = {str(rank): of_ranks[rank] for rank in sorted(of_ranks)}
                 known["exit_statuses"] = {**known.get("exit_statuses", {}), **ranks}

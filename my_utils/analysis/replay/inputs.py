@@ -22,6 +22,10 @@ from .operations import Operations
 from .result import ReplayFinding, ReplayVerdict
 from .table_files import SUFFIXES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..ledger.read import LedgerReader
+
 TRACES = (".json", ".json.gz")
 NSYS = (".sqlite",)
 OF_A_RUN = ("heartbeat.json", "state.json")
@@ -140,10 +144,12 @@ def verdict_of(
     ranks: set[int] | None = None,
     steps: tuple[int, int] | None = None,
     warmup: int | None = None,
+    ledger: LedgerReader | None = None,
 ) -> Verdict:
     """The verdict on a run, or on files of other tools.
 
-    paths, ranks, steps: as for `load_run`; warmup: as for `judge`. Operations are replayed: those
+    paths, ranks, steps: as for `load_run`; warmup: as for `judge`. ledger: takes the rows of all
+    ranks of a run, too. Operations are replayed: those
     in files of other tools, and those of a run whose ranks meet inside a stage. All else is judged
     by the rules. "not judged" with the reason where nothing can be read. Thread-safe.
     """
@@ -151,10 +157,12 @@ def verdict_of(
     if holds_operations(names):
         return _of_other_files(names, ranks, steps, warmup)
     try:
-        run = load_run(names, ranks, steps)
+        run = load_run(names, ranks, steps, on_rank=None if ledger is None else ledger.add)
     except NothingToJudge as error:
         reason, *more = str(error).splitlines()
         return Verdict("not judged", reason=reason, notes=more, paths=tuple(names))
+    if ledger is not None:
+        ledger.choose(run)
     return judge(run, warmup)
 
 

@@ -15,6 +15,7 @@ from ...core.ranges import ranks_text
 from ...core.run_files.ranks import find_ranks
 from ...core.run_files.run_file import read_run_file
 from .rank_cells import RankCells
+from .run_data import CLOSED, Process
 
 NAMED_MAX = 2
 EXITED, KILLED = "exit", "killed or crashed"
@@ -37,17 +38,27 @@ def command_of(run_file: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(command) if command and is_command else ()
 
 
-def states_of(paths: Sequence[str], ranks: npt.NDArray[np.int64]) -> tuple[tuple[bool, ...], bool]:
-    """Of each rank whether its process ended normally, and whether any of them lives. A rank
-    that left neither journal nor heartbeat counts as one that ended."""
-    states: dict[int, str] = {}
+def processes_of(paths: Sequence[str]) -> dict[int, Process]:
+    """The last process of each rank that left a journal or a heartbeat."""
+    found: dict[int, Process] = {}
     for path in paths:
         if not os.path.isdir(path):
             continue
         with contextlib.suppress(OSError):  # the run's problems say that it cannot be listed
-            states.update((one.rank, one.state) for one in find_ranks(path).ranks if not one.worker)
-    known = [states.get(rank, "closed") for rank in ranks.tolist()]
-    return tuple(state == "closed" for state in known), "running" in known
+            for one in find_ranks(path).ranks:
+                if not one.worker:
+                    age_ns = round((one.beat_age_s or 0.0) * 1e9)
+                    found[one.rank] = Process(one.state, one.seen_ns - age_ns)
+    return found
+
+
+def states_of(
+    processes: Mapping[int, Process], ranks: npt.NDArray[np.int64]
+) -> tuple[tuple[bool, ...], bool]:
+    """Of each rank whether its process ended normally, and whether any of them lives. A rank
+    that left neither journal nor heartbeat counts as one that ended."""
+    known = [processes[rank].state if rank in processes else CLOSED for rank in ranks.tolist()]
+    return tuple(state == CLOSED for state in known), "running" in known
 
 
 def ending_of(

@@ -19,7 +19,7 @@ from ...core.ranges import members_of
 from ...core.run_files.newest import find_run
 from ...core.run_files.run_metadata import Note
 from ...trace.inputs import FileSet
-from .endings import command_of, ending_of, run_file_of, states_of
+from .endings import command_of, ending_of, processes_of, run_file_of, states_of
 from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_cells import EVER, RankCells, cells_of_rank, for_the_verdict, peers_of
 from .rank_files import SEPARATOR, Columns, RankStages, chosen, find_rank_files, read_rank
@@ -105,7 +105,8 @@ def run_of(
     run.recorded = [] if ranks.lost else _recorded(kept, ranks.shifts)  # calls may be missing
     run_file = run_file_of(names)
     run.paths, run.command = list(names), command_of(run_file)
-    run.ended, run.running = states_of(names, run.ranks)
+    run.processes = processes_of(names)
+    run.ended, run.running = states_of(run.processes, run.ranks)
     if not run.running:
         has_ended = dict(zip(run.ranks.tolist(), run.ended, strict=True))
         run.ending = ending_of(kept, has_ended, run_file)

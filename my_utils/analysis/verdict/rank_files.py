@@ -145,7 +145,7 @@ def read_rank(file_set: FileSet) -> RankStages:
         result = _core.read_stages(parts)
     stages = _columns(result["columns"], result["count"])
     begin_ns, end_ns = _span(stages)
-    notes = [note_of(attempt, text) for attempt, _, _, text in result["notes"]]
+    notes = [note_of(attempt, text, at_ns) for attempt, at_ns, _, text in result["notes"]]
     lost, unreported = _lost(file_set, notes)
     metadata = RankMetadata(
         rank=file_set.rank,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,20 @@ HOST_COUNTERS = (
     "refaults",
 )  # fmt: skip
 HOST_STATES = ("gc_objects", "runnable")  # which are not parts of a step's time
+CLOSED = "closed"
 NS_IN_US = 1000.0  # of the counters of the host
 GPU_COUNTERS = ("gpu_sm_mhz", "gpu_reasons", "gpu_xids", "gpu_last_xid")
 LOADER_COUNTERS = ("loader_worker", "loader_ran_us", "loader_storage_us")
 LOADER_DELAY = "loader_delay_us"  # missing where the kernel does not say; "ran" has it then
 LOADER_READ = "loader_read_bytes"  # from storage; in rows for which it was read anew
+
+
+class Process(NamedTuple):
+    """The last process of a rank: "running", "silent", "dead" or "closed". seen_ns: its last sign
+    of life, Unix time by the clock of its host and its own offset."""
+
+    state: str
+    seen_ns: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,7 @@ class RunData:
         the first of an attempt on a rank, an array R × S: the time before it is not a step's. None
         if there is one attempt.
     ready: when the buckets of DDP were ready inside backward, None if it was not recorded.
-    recorded: the ranks that recorded where they meet, for a replay.
+    recorded: the ranks that recorded where they meet, for a replay. processes: by rank.
     """
 
     ranks: npt.NDArray[np.int64]
@@ -130,6 +139,7 @@ class RunData:
     begins_anew: npt.NDArray[np.bool_] | None = None
     ready: ReadyTimes | None = None
     recorded: Sequence[RecordedRank] = ()
+    processes: Mapping[int, Process] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return (

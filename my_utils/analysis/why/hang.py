@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NotRequired, cast
 
+from ..ledger.data import LedgerData
 from ..live.collectives import dumps_in
 from ..live.poll import (
     Snapshot,
@@ -55,9 +56,11 @@ class WhyData(VerdictData):
     """The verdict on a run.
 
     hang: only if the ranks make no progress.
+    ledger: where all time of the job went; not for files of other tools.
     """
 
     hang: NotRequired[HungData]
+    ledger: NotRequired[LedgerData]
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,13 @@ from .row_metadata import metadata_pairs
 
 @dataclass(frozen=True)
 class Note:
-    """A row about the run: name ("my_utils.sync") and its pairs, decoded; not to be changed."""
+    """A row about the run: name ("my_utils.sync") and its pairs, decoded; not to be changed. at_ns:
+    Unix time, 0 where the reader does not need it."""
 
     attempt: int
     name: str
     pairs: dict[str, str]
+    at_ns: int = 0
 
 
 @dataclass
@@ -61,9 +63,9 @@ def read_run_metadata(csv: str) -> RunMetadata:
     )
 
 
-def note_of(attempt: int, text: str) -> Note:
+def note_of(attempt: int, text: str, at_ns: int = 0) -> Note:
     """text: the row's name, a space, and its pairs as they are in the row."""
-    return Note(attempt, *_name_and_pairs(text))
+    return Note(attempt, *_name_and_pairs(text), at_ns)
 
 
 @functools.lru_cache(maxsize=256)  # ranks say the same of their run

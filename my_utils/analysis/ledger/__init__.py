@@ -1,0 +1,1 @@
+"""Where every second of a job went: each nanosecond of each rank in exactly one row."""

@@ -1,0 +1,116 @@
+"""Splits what a rank stays in a meeting into what the meeting takes and what the rank waits.
+
+The rank with the shortest stay came last: all others wait for it. So a meeting takes as long as the
+shortest stay, and what a rank stays longer is its wait. Durations alone are compared, for each rank
+may have another clock. The k-th meeting of a rank in an attempt is the k-th of the others, whatever
+step it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...core.ranges import members_of
+from .rank_times import RankTimes, Stays, sums_at
+from .rows import PLACES, WAITING, row_of_stage
+from .sweep import Integers
+
+_NOT_SPLIT = ("pipeline", "none")  # whose ranks do not all wait for the last one
+_IN_A_STEP_MAX = 1 << 20
+
+Sheets = Sequence[dict[int, Integers]]  # of each rank, by attempt: step × row
+
+
+@dataclass
+class Waits:
+    """for_rank: by a rank's place, how long the others waited for it, ns. steps: of these meetings
+    the places of their steps, by attempt."""
+
+    for_rank: dict[int, int] = field(default_factory=dict)
+    steps: dict[int, dict[int, set[int]]] = field(default_factory=dict)
+
+    def add(self, row: int, number: int, wait_ns: int, steps: set[int]) -> None:
+        self.for_rank[row] = self.for_rank.get(row, 0) + wait_ns
+        self.steps.setdefault(row, {}).setdefault(number, set()).update(steps)
+
+
+def split_waits(ranks: Sequence[RankTimes], sheets: Sheets) -> Waits:
+    """Moves in the sheets what ranks wait from the row of the stage to that of waiting."""
+    waits = Waits()
+    for stage, rows in _groups(ranks):
+        for number in sorted({number for row in rows for number in ranks[row].attempts}):
+            _split(ranks, sheets, stage, rows, number, waits)
+    return waits
+
+
+def _groups(ranks: Sequence[RankTimes]) -> Iterator[tuple[str, list[int]]]:
+    """Each stage with the places of the ranks that meet in it. A rank is in one group of a stage:
+    the largest."""
+    places = {one.rank: row for row, one in enumerate(ranks)}
+    members: dict[tuple[str, str], list[int]] = {}
+    for one in ranks:
+        for stage, text, kind in one.meetings:
+            if kind not in _NOT_SPLIT and (stage, text) not in members:
+                numbers = members_of(text) if text else tuple(places)
+                members[stage, text] = [places[number] for number in numbers if number in places]
+    taken: dict[str, set[int]] = {}
+    for (stage, _), rows in sorted(members.items(), key=lambda item: -len(item[1])):
+        free = [row for row in rows if row not in taken.setdefault(stage, set())]
+        taken[stage].update(free)
+        if len(free) > 1:
+            yield stage, free
+
+
+def _split(
+    ranks: Sequence[RankTimes], sheets: Sheets, stage: str, rows: Sequence[int], number: int,
+    waits: Waits,
+) -> None:  # fmt: skip
+    there = []
+    for row in rows:
+        attempt, paths = ranks[row].attempts.get(number), ranks[row].paths
+        if attempt is not None and stage in paths and paths.index(stage) in attempt.stays:
+            stays = attempt.stays[paths.index(stage)]
+            there += [(row, stays, attempt.steps)] if len(stays.place) else []
+    if len(there) < 2:
+        return
+    kept = _together([(stays, steps) for _, stays, steps in there])
+    own = np.stack([stays.own_ns[at] for (_, stays, _), at in zip(there, kept, strict=True)])
+    wait = own - own.min(0)
+    column = PLACES[row_of_stage(stage)]
+    for (row, stays, _), at, waited in zip(there, kept, wait, strict=True):
+        sheet = sheets[row][number]
+        moved = sums_at(stays.place[at], waited, len(sheet))
+        sheet[:, column] -= moved
+        sheet[:, PLACES[WAITING]] += moved
+    last, waited = own.argmin(0), wait.sum(0)
+    for at in np.unique(last).tolist():
+        row, stays, _ = there[at]
+        mine = last == at
+        steps = set(stays.place[kept[at]][mine].tolist())
+        waits.add(row, number, int(waited[mine].sum()), steps)
+
+
+def _together(stays: Sequence[tuple[Stays, Integers]]) -> list[Integers]:
+    """Of each rank the places of its stays, so that each is of the same meeting as those of the
+    others. Where some rank has fewer, those are left out that it has not, step by step."""
+    if len({len(one.place) for one, _ in stays}) == 1:
+        return [np.arange(len(one.place)) for one, _ in stays]
+    keys = [_keys(one, steps) for one, steps in stays]
+    common = keys[0]
+    for one in keys[1:]:
+        common = np.intersect1d(common, one, assume_unique=True)
+    return [np.flatnonzero(np.isin(one, common)) for one in keys]
+
+
+def _keys(stays: Stays, steps: Integers) -> Integers:
+    """A number for each: of its step, and of its place among those of the step."""
+    order = np.argsort(stays.place, kind="stable")
+    ordered = stays.place[order]
+    firsts = np.searchsorted(ordered, ordered)
+    count = np.empty(len(ordered), np.int64)
+    count[order] = np.arange(len(ordered)) - firsts
+    keys: Integers = steps[stays.place] * _IN_A_STEP_MAX + count
+    return keys

@@ -1,0 +1,55 @@
+"""Makes the ledger of a run while its verdict reads the files, so that they are read once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ...core.run_files.state import WORLD_SIZE_MAX
+from ..verdict.endings import run_file_of
+from ..verdict.rank_files import RankStages
+from ..verdict.run_data import RunData
+from .ledger import HUNG_S, Ledger, ledger_of
+from .rank_times import RankTimes, times_of_rank
+
+
+class LedgerReader:
+    """Takes the ranks of one run. `add` may be called by several threads at once."""
+
+    def __init__(self) -> None:
+        self._ranks: list[RankTimes] = []
+        self._run: RunData | None = None
+
+    def add(self, rank: RankStages) -> None:
+        """All rows of a rank."""
+        times = times_of_rank(rank)
+        if times is not None:
+            self._ranks.append(times)
+
+    def choose(self, run: RunData) -> None:
+        """Which of the ranks are of the run, and how their processes are."""
+        self._run = run
+
+    def ledger(self, logs: Sequence[str], hung_s: float | None = None) -> Ledger | None:
+        """None where the run could not be read. logs: its folders. hung_s: without progress before
+        its end, from which on a process hung; 30 by default."""
+        if self._run is None:
+            return None
+        there = set(self._run.ranks.tolist())
+        kept = [one for one in self._ranks if one.rank in there]
+        size = min(self._run.world_size, WORLD_SIZE_MAX)
+        run_file = run_file_of(logs)
+        return ledger_of(
+            kept, _missing(size, there), self._run.processes, _ns(run_file.get("started")),
+            _ns(run_file.get("ended")), HUNG_S if hung_s is None else hung_s,
+        )  # fmt: skip
+
+
+def _missing(size: int, there: Collection[int]) -> list[int]:
+    return [rank for rank in range(size) if rank not in there] if size > len(there) else []
+
+
+def _ns(seconds: Any) -> int | None:
+    """Of a moment in run.json, which may be damaged."""
+    is_moment = isinstance(seconds, (int, float)) and 0 < seconds < 2**33
+    return round(seconds * 1e9) if is_moment else None
