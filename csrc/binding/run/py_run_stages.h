@@ -18,6 +18,7 @@ enum mu_run_stage {
     MU_RUN_COLLECTIVE,
     MU_RUN_CHECKPOINT,
     MU_RUN_EVAL,
+    MU_RUN_RESTORE,
     MU_RUN_STAGES,
 };
 
@@ -37,7 +38,7 @@ struct mu_py_run_leader {
 };
 
 /* One training thread has the stages; calls on other threads are not recorded. At most one of the
- * nine stages is open at a time. */
+ * stages is open at a time. */
 struct mu_py_run_stages {
     PyObject_HEAD PyObject *make_timer; /* owned: gives the timer at the first stage */
     struct mu_py_timer *timer;          /* owned; NULL before */

@@ -11,7 +11,8 @@
 #include "stages/corrections.h"
 
 static const char *const stage_names[MU_RUN_STAGES] = {
-    "input", "h2d", "forward", "loss", "backward", "optimizer", "collective", "checkpoint", "eval"};
+    "input",     "h2d",        "forward",    "loss", "backward",
+    "optimizer", "collective", "checkpoint", "eval", "restore"};
 
 /* --- calls and steps ---------------------------------------------------------------------- */
 

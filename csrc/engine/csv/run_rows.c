@@ -98,7 +98,8 @@ int mu_run_rows_counter(struct mu_run_rows *rows, struct mu_span name, struct mu
 }
 
 static bool is_of_a_step(struct mu_span name) {
-    return mu_span_equals(name, "my_utils.ready") || mu_span_equals(name, "my_utils.ready_gpu");
+    return mu_span_equals(name, "my_utils.ready") || mu_span_equals(name, "my_utils.ready_gpu") ||
+           mu_span_equals(name, "my_utils.file");
 }
 
 int mu_run_rows_is_note(struct mu_span name) {

@@ -6,7 +6,7 @@ rank's rows stays its wall clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,11 +20,14 @@ from .rank_times import AttemptTimes, Gap, RankTimes
 from .rows import (
     CLOSING,
     COMMUNICATION,
+    COMPUTE,
+    COPIES,
     EXIT,
     GC,
     GOODPUT,
     HANG,
     IN_VAIN,
+    INPUT,
     LAUNCH,
     LAUNCHER,
     NO_CORE,
@@ -43,7 +46,8 @@ from .sweep import Integers
 
 HUNG_S = 30.0  # without progress before its end, from which on a process hung
 NS_IN_US = 1000
-_TAKEN_FROM = tuple(row for row in GOODPUT if row not in (WAITING, "evaluation", "checkpoint"))
+# From which the host's costs and the warm-up are taken: the others come before them.
+_TAKEN_FROM = (COMPUTE, COMMUNICATION, INPUT, COPIES, OTHER_CODE)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -103,16 +107,18 @@ def ledger_of(
     started_ns: int | None = None,
     ended_ns: int | None = None,
     hung_s: float = HUNG_S,
+    inferred: Sequence[tuple[str, Collection[int]]] = (),
 ) -> Ledger | None:
-    """missing: ranks without files. processes: by rank. started_ns, ended_ns: of the job, Unix
+    """inferred: stages, and the ranks that meet in them, where that was not recorded. missing:
+    ranks without files. processes: by rank. started_ns, ended_ns: of the job, Unix
     time, where they are known. None where no rank has a stage."""
     if not ranks:
         return None
     ranks = sorted(ranks, key=lambda one: one.rank)
     sheets = [_Sheet(one) for one in ranks]
-    waits = split_waits(ranks, [sheet.of_attempts for sheet in sheets])
+    waits = split_waits(ranks, [sheet.of_attempts for sheet in sheets], inferred)
     counts = _warm_ups(sheets)
-    vain = steps_in_vain(ranks)
+    vain, notes = steps_in_vain(ranks)
     for sheet in sheets:
         sheet.take_host_costs(counts)
         sheet.take_warm_ups(counts)
@@ -134,7 +140,7 @@ def ledger_of(
     ns[len(ranks) :, PLACES[NOT_RECORDED]] = end_ns - begin_ns
     return Ledger(
         numbers, begin_ns, ns, wall_ns, _attempts(ranks, vain),
-        _culprits(ranks, sheets, waits),
+        _culprits(ranks, sheets, waits), notes,
     )  # fmt: skip
 
 
@@ -186,7 +192,7 @@ class _Sheet:
             count = counts.get(number, 0)
             usual = _usual(ns, count)
             if count and usual is not None:
-                rows = [PLACES[row] for row in GOODPUT if row not in (GC, QUOTA, NO_CORE)]
+                rows = [PLACES[row] for row in _TAKEN_FROM]
                 first = ns[:count]
                 above = np.maximum(first[:, rows] - usual[rows], 0)
                 first[:, rows] -= above
@@ -229,7 +235,8 @@ class _Sheet:
         self._split(
             gap.begin_ns, gap.end_ns,
             (CLOSING, gap.begin_ns if before.ended_ns is None else before.ended_ns),
-            (RESTART, after.began_ns), (LAUNCH, None),
+            (RESTART, after.set_up_ns if after.began_ns is None else after.began_ns),
+            (LAUNCH, None),
         )  # fmt: skip
 
     def _add_end(self, end_ns: int, process: Process | None, hung_s: float) -> None:

@@ -8,7 +8,7 @@ step it is in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,13 +37,24 @@ class Waits:
         self.steps.setdefault(row, {}).setdefault(number, set()).update(steps)
 
 
-def split_waits(ranks: Sequence[RankTimes], sheets: Sheets) -> Waits:
-    """Moves in the sheets what ranks wait from the row of the stage to that of waiting."""
+def split_waits(
+    ranks: Sequence[RankTimes], sheets: Sheets, inferred: Iterable[tuple[str, Collection[int]]]
+) -> Waits:
+    """Moves in the sheets what ranks wait from the row of the stage to that of waiting. inferred:
+    stages, and the ranks that meet in them, where the run did not record any."""
     waits = Waits()
-    for stage, rows in _groups(ranks):
+    groups = _groups(ranks) if any(one.meetings for one in ranks) else _inferred(ranks, inferred)
+    for stage, rows in groups:
         for number in sorted({number for row in rows for number in ranks[row].attempts}):
             _split(ranks, sheets, stage, rows, number, waits)
     return waits
+
+
+def _inferred(
+    ranks: Sequence[RankTimes], inferred: Iterable[tuple[str, Collection[int]]]
+) -> Iterator[tuple[str, list[int]]]:
+    for stage, members in inferred:
+        yield stage, [row for row, one in enumerate(ranks) if one.rank in members]
 
 
 def _groups(ranks: Sequence[RankTimes]) -> Iterator[tuple[str, list[int]]]:

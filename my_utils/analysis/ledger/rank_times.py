@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...core.run_files.row_metadata import whole_number
 from ...core.run_files.run_metadata import Note
 from ..verdict.rank_files import RankStages, chosen, depths_of, last_run
 from ..verdict.tracks import training_rows
@@ -25,8 +25,11 @@ from .rows import (
 )
 from .sweep import Integers, segments_of
 
+OPTIMIZER = "optimizer"  # as `my_utils run` names it: behind it, a step is done
 COUNTERS = ("gc0_us", "gc1_us", "gc2_us", "delay_us", "quota_us")
 _BEGINS_A_STEP = (INPUT, COMPUTE, EVALUATION)  # what comes before the first of these is launch
+
+_INTEGER = re.compile("-?[0-9]{1,19}")
 
 Mask = npt.NDArray[np.bool_]
 
@@ -49,26 +52,32 @@ class Stays(NamedTuple):
 
 @dataclass
 class AttemptTimes:
-    """One start of a rank's process. began_ns: of the process, Unix time; ended_ns: of its
-    recording; None where it is not known. steps: rising. ns: step × path, and in no stage last.
+    """One start of a rank's process. began_ns: of the process, Unix time; set_up_ns, ended_ns: of
+    its recording; None where it is not known. steps: rising. ns: step × path, and in no stage last.
     outside: ns before its first step and after its last one, by row. stays: by path, of stages in
-    which ranks meet. counters: µs of each step, by name, 0 where missing."""
+    which ranks meet, or may. counters: µs of each step, by name, 0 where missing. saved: keys of
+    its checkpoints, and the step that was done last before each; restored: of those that it began
+    with."""
 
     number: int
     began_ns: int | None = None
+    set_up_ns: int | None = None
     ended_ns: int | None = None
     steps: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     ns: Integers = field(default_factory=lambda: np.zeros((0, 1), np.int64))
     outside: dict[str, int] = field(default_factory=dict)
     stays: dict[int, Stays] = field(default_factory=dict)
     counters: dict[str, Integers] = field(default_factory=dict)
+    saved: list[tuple[set[str], int]] = field(default_factory=list)
+    restored: set[str] = field(default_factory=set)
 
 
 @dataclass
 class RankTimes:
     """All times are on the axis of the rank's first rows: steps of the system's clock are taken
     out; moved_ns is their sum. first_ns, last_ns: of its stages. rows: of each path, and of time
-    in no stage last, the row of the ledger. meetings: stage, members and kind."""
+    in no stage last, the row of the ledger. meetings: stage, members and kind; none where the run
+    did not record them."""
 
     rank: int
     paths: Sequence[str]
@@ -120,7 +129,8 @@ def times_of_rank(rank: RankStages) -> RankTimes | None:
             int(segments.begin_ns[at]), int(segments.begin_ns[at + 1]),
         ))  # fmt: skip
     kinds = [row_of_stage(name) for name in rank.paths]
-    meeting_paths = _meeting_paths(rank.paths, {stage for stage, _, _ in times.meetings})
+    meets_in = {stage for stage, _, _ in times.meetings} or {*rank.paths}  # else it is inferred
+    meeting_paths = _places_of(rank.paths, meets_in)
     for number in np.unique(attempt).tolist():
         mine = attempt == number
         found = attempts.setdefault(number, AttemptTimes(number))
@@ -136,6 +146,8 @@ def times_of_rank(rank: RankStages) -> RankTimes | None:
             rows = rows[np.argsort(stages["begin_ns"][rows], kind="stable")]
             found.stays[one] = Stays(np.searchsorted(found.steps, step[rows]), own_ns[rows])
         found.counters = _counters(rank, found)
+        steps_done = mine & np.isin(path, _places_of(rank.paths, {OPTIMIZER}))
+        _add_files(rank.notes, found, stages["end_ns"][steps_done], step[steps_done])
     times.attempts = dict(sorted(attempts.items()))
     return times
 
@@ -206,7 +218,7 @@ class _Attempt:
         self._found.ns = sums_at(places * width + where, ns, shape[0] * width).reshape(shape)
 
 
-def _meeting_paths(paths: Sequence[str], stages: set[str]) -> list[int]:
+def _places_of(paths: Sequence[str], stages: set[str]) -> list[int]:
     return [place for place, path in enumerate(paths) if path in stages]
 
 
@@ -218,19 +230,35 @@ def _attempts(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
         if note.name == "my_utils.process":
             if note.attempt != last:
                 before_ns, last = moved_ns, note.attempt
-            began_ns = whole_number(note.pairs.get("began_ns"))
+            began_ns = _integer(note.pairs.get("began_ns", ""))
             one = found.setdefault(note.attempt, AttemptTimes(note.attempt))
+            one.set_up_ns = note.at_ns
             one.began_ns = None if began_ns is None else began_ns - before_ns
         elif note.name == "my_utils.clock_step":
-            moved_ns = before_ns + _signed(note.pairs.get("total_ns", ""))
+            moved_ns = before_ns + (_integer(note.pairs.get("total_ns", "")) or 0)
         elif note.name == "my_utils.run_end" and note.attempt in found:
             found[note.attempt].ended_ns = note.at_ns
     return found, moved_ns
 
 
-def _signed(text: str) -> int:
-    size = whole_number(text.removeprefix("-")) or 0
-    return -size if text.startswith("-") else size
+def _add_files(
+    notes: Sequence[Note], found: AttemptTimes, end_ns: Integers, step: Integers
+) -> None:
+    """Of its checkpoints. end_ns, step: of its optimizers."""
+    for note in notes:
+        if note.name != "my_utils.file" or note.attempt != found.number:
+            continue
+        keys = {f"{key}={note.pairs[key]}" for key in ("path", "inode") if key in note.pairs}
+        if note.pairs.get("did") == "saved":
+            done = step[end_ns <= note.at_ns]
+            found.saved.append((keys, int(done.max(initial=-1))))
+        else:
+            found.restored |= keys
+
+
+def _integer(text: str) -> int | None:
+    """Of a row, which may be damaged: a moment or a difference in ns."""
+    return int(text) if _INTEGER.fullmatch(text) else None
 
 
 def _counters(rank: RankStages, found: AttemptTimes) -> dict[str, Integers]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ..verdict.endings import run_file_of
 from ..verdict.rank_files import RankStages
 from ..verdict.run_data import RunData
+from ..verdict.sync import meetings_of
 from .ledger import HUNG_S, Ledger, ledger_of
 from .rank_times import RankTimes, times_of_rank
 
@@ -42,7 +45,21 @@ class LedgerReader:
         return ledger_of(
             kept, _missing(size, there), self._run.processes, _ns(run_file.get("started")),
             _ns(run_file.get("ended")), HUNG_S if hung_s is None else hung_s,
+            list(_inferred(self._run)),
         )  # fmt: skip
+
+
+def _inferred(run: RunData) -> Iterator[tuple[str, frozenset[int]]]:
+    """Where ranks meet by the times alone."""
+    if run.sync_points is not None or not run.step_ns.size:
+        return
+    columns = np.flatnonzero(np.isfinite(run.step_ns).all(0))
+    found = meetings_of(run, columns)
+    for stage in found.inferred:
+        place = run.stages.index(stage)
+        for group in found.groups:
+            if found.meets[group, place].any():
+                yield stage, frozenset(run.ranks[group].tolist())
 
 
 def _missing(size: int, there: Collection[int]) -> list[int]:

@@ -51,7 +51,7 @@ _OF_KINDS: dict[Kind, str] = {
     "input": INPUT, "h2d": COPIES, "checkpoint": CHECKPOINT, "eval": EVALUATION,
     "communication": COMMUNICATION,
 }  # fmt: skip
-_RESTORES = ("restore", "load_checkpoint", "resume", "load_state")
+_RESTORES = ("restore", "load_checkpoint")
 _WHOLE = (RESTORE, EVALUATION, CHECKPOINT)  # what is inside them belongs to them
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...core.units import count_text, percent_text, time_text
-from ..verdict.text import wrapped
 from .ledger import Attempt, Ledger
 from .rows import COMPUTE, GOODPUT, IN_VAIN, LAUNCH, LAUNCHER, ROWS
 
@@ -34,10 +33,12 @@ def ledger_lines(ledger: Ledger, width: int = 100) -> list[str]:
         for name, percent in zip(listed, percents, strict=True)
         if percent != percent_text(0.0)
     ]
-    first, *rest = parts
-    head = f"goodput {goodput} of {_whole(ledger)}"
-    lines = [f"{head:<45} {first}", *([f"  {GAP.join(rest)}"] if rest else [])]
-    return [line for text in lines for line in wrapped(text, width)]
+    lines = [f"{f'goodput {goodput} of {_whole(ledger)}':<45} {parts[0]}", ""]
+    for part in parts[1:]:
+        if lines[-1] and len(lines[-1]) + len(GAP) + len(part) > width:
+            lines.append("")
+        lines[-1] += f"{GAP if lines[-1] else '  '}{part}"
+    return [line for line in lines if line]
 
 
 def table_lines(ledger: Ledger) -> list[str]:

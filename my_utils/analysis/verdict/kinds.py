@@ -44,7 +44,10 @@ _NAMES: dict[Kind, tuple[str, ...]] = {
     "input": ("input", "data", "load", "loader", "dataloader", "data_loading", "fetch", "batch"),
     "h2d": ("h2d", "to_device", "to_gpu", "transfer", "copy"),
     "optimizer": ("optimizer", "optim", "optimizer_step", "opt"),
-    "checkpoint": ("checkpoint", "ckpt", "save", "save_checkpoint", "checkpointing"),
+    "checkpoint": (
+        "checkpoint", "ckpt", "save", "save_checkpoint", "checkpointing", "restore",
+        "load_checkpoint",
+    ),
     "eval": ("eval", "evaluate", "evaluation", "validate", "validation", "val"),
     "communication": (
         "collective", "all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter",

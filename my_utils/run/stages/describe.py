@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import hashlib
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -10,8 +13,26 @@ from typing import Any
 from ...core.ranges import as_ranges, ranges_text
 from .roots import held, tensors_of
 
+KEY_DIGITS = 16
+
 Meeting = tuple[str, str, str]
 """(stage, kind, members), as in the row `my_utils.sync`."""
+
+
+def keys_of_file(file: Any) -> dict[str, object]:
+    """By which a checkpoint is known again: the digest of its real path, and, as many are renamed
+    once they are written, its inode. Empty for what is not in a file.
+
+    file: a path, an open file, or a storage of `torch.distributed.checkpoint`.
+    """
+    path = getattr(file, "path", None) or getattr(file, "name", file)
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return {}
+    real = os.path.realpath(os.fsencode(path))
+    keys: dict[str, object] = {"path": hashlib.sha256(real).hexdigest()[:KEY_DIGITS]}
+    with contextlib.suppress(OSError):
+        keys["inode"] = os.stat(real).st_ino
+    return keys
 
 
 def _class(module: str, name: str) -> Any:

@@ -6,9 +6,12 @@ from ...core.warnings import warn_once
 
 STAGES = (
     "input", "h2d", "forward", "loss", "backward", "optimizer", "collective", "checkpoint", "eval",
+    "restore",
 )  # fmt: skip
 
-INPUT, H2D, FORWARD, LOSS, BACKWARD, OPTIMIZER, COLLECTIVE, CHECKPOINT, EVAL = range(len(STAGES))
+INPUT, H2D, FORWARD, LOSS, BACKWARD, OPTIMIZER, COLLECTIVE, CHECKPOINT, EVAL, RESTORE = range(
+    len(STAGES)
+)
 
 
 def warn_of_patch(module: str, error: Exception) -> None:

@@ -53,6 +53,12 @@ class Listener:
         """The script has called what waits for the ranks of `group` (None: for all) in the stage
         "collective" or "checkpoint"; kind is "collective", "pipeline" or "clip"."""
 
+    def saved(self, file: object) -> None:
+        """A checkpoint was saved: into a file, whose path or which itself is passed."""
+
+    def restored(self, file: object) -> None:
+        """The same of one that was loaded."""
+
     def freezes(self) -> None:
         """gc.freeze will hide all objects from a scan."""
 
@@ -77,7 +83,8 @@ class Patches:
         """Patches what is imported, and the rest when it is."""
         self._optimizers()
         self._backward()
-        self._in_c(torch.serialization, "save", names.CHECKPOINT, torch)
+        self._file(torch.serialization, "save", "f", torch)
+        self._file(torch.serialization, "load", "f", torch)
         self._freeze()
         self._transfers()
         when_imported("torch.amp.grad_scaler", self._late(self._scaler))
@@ -132,6 +139,36 @@ class Patches:
         if function is not None:
             call = _core.StageCall(function, self._stages, stage, **options)
             self._set_all(name, call, owner, *others)
+
+    def _file(self, owner: Any, name: str, parameter: str, *others: Any) -> None:
+        """A function that saves or loads a file, whose path, or which itself, is the parameter."""
+        function = getattr(owner, name, None)
+        if function is not None:
+            stage, _ = self._saves_or_loads(name)
+            call = _core.StageCall(function, self._stages, stage)
+            noted = self._noted(call, name, _place(function, parameter), parameter)
+            self._set_all(name, noted, owner, *others)
+
+    def _saves_or_loads(self, name: str) -> tuple[int, Callable[[object], None]]:
+        if "save" in name:
+            return names.CHECKPOINT, self._listener.saved
+        return names.RESTORE, self._listener.restored
+
+    def _noted(self, function: Any, name: str, place: int, *parameters: str) -> Any:
+        """Says which file the function has saved or loaded: the argument at that place, or the
+        first of these parameters that is passed."""
+        _, note = self._saves_or_loads(name)
+
+        @functools.wraps(function)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            if not is_compiling():
+                passed = (kwargs.get(one) for one in parameters)
+                file = args[place] if place < len(args) else next(filter(None, passed), None)
+                note(file)
+            return result
+
+        return noted
 
     def _make_scriptable(self, function: Any, operator: str) -> None:
         """torch.jit.script knows an operator by the id of its function. The table is made late,
@@ -398,19 +435,25 @@ class Patches:
         self._set_all("clip_grad_norm_", timed, module, torch.nn.utils)
 
     def _distributed_checkpoints(self, module: Any) -> None:
-        """A save agrees with the other ranks on what each writes. An asynchronous one does so in a
-        separate thread."""
-        saver = module.state_dict_saver
-        self._in_c(saver, "async_save", names.CHECKPOINT, module)
-        for name in ("save", "save_state_dict"):
-            function = getattr(saver, name, None)
+        """Ranks agree on what each writes or reads. An asynchronous save does so in a separate
+        thread."""
+        saver, loader = module.state_dict_saver, module.state_dict_loader
+        self._file(saver, "async_save", "checkpoint_id", module)
+        for owner, name in (
+            (saver, "save"), (saver, "save_state_dict"),
+            (loader, "load"), (loader, "load_state_dict"),
+        ):  # fmt: skip
+            function = getattr(owner, name, None)
             if function is not None:
-                timed = self._meeting(function, names.CHECKPOINT, "collective", "process_group")
-                self._set_all(name, timed, saver, module)
+                stage, _ = self._saves_or_loads(name)
+                timed = self._meeting(function, stage, "collective", "process_group")
+                storage = "storage_writer" if owner is saver else "storage_reader"
+                noted = self._noted(timed, name, sys.maxsize, "checkpoint_id", storage)
+                self._set_all(name, noted, owner, module)
 
     def _safetensors(self, module: Any) -> None:
-        for name in ("save_file", "save_model"):
-            self._in_c(module, name, names.CHECKPOINT)
+        for name in ("save_file", "load_file", "save_model", "load_model"):
+            self._file(module, name, "filename")
 
     def _freeze(self) -> None:
         freeze, freezes = gc.freeze, self._listener.freezes

@@ -42,12 +42,14 @@ from .patches import Listener, Patches
 from .roots import Roots
 from .standstill import StandstillWatch
 
-_ON_THE_DEVICE = "^(?!input$|checkpoint$)"  # the host works in these, and events would time that
+# The host works in these, and events would time that.
+_ON_THE_DEVICE = "^(?!input$|checkpoint$|restore$)"
 _DRAIN_NS = 100_000_000
 _DRAIN_STEPS = 32
 _LOOK_NS = 10_000_000
 _LOOK_STEPS = 32
 _MET_MAX = 1024  # stages in groups
+_FILES_MAX = 64  # that are loaded before the first iteration
 
 OnFirst = Callable[[], Mapping[str, object] | None]
 
@@ -149,6 +151,7 @@ class Recorder(Listener):
         # Groups by id() too, weakly: one that the script drops takes its threads with it.
         self._met: dict[tuple[str, str, int], Callable[[], object]] = {}
         self._written: set[tuple[str, str, str]] = set()
+        self._files: list[dict[str, object]] = []  # that were loaded before this is a rank
         self._forwards = 0
         self._drained_ns = 0
         self._drained_steps = -1  # before the first iteration is over
@@ -313,6 +316,23 @@ class Recorder(Listener):
         except Exception as error:
             self._step_aside(error)
 
+    def saved(self, file: object) -> None:
+        self._note_file("saved", file)
+
+    def restored(self, file: object) -> None:
+        if not self.is_rank:  # what is loaded later continues no attempt
+            self._note_file("restored", file)
+
+    def _note_file(self, did: str, file: object) -> None:
+        try:
+            keys = describe.keys_of_file(file)
+            if keys and self.is_rank:
+                self._write("my_utils.file", {"did": did, **keys})
+            elif keys and len(self._files) < _FILES_MAX:
+                self._files.append({"did": did, **keys})
+        except Exception as error:
+            self._step_aside(error)
+
     def freezes(self) -> None:
         try:
             self.roots.remember()
@@ -434,6 +454,9 @@ class Recorder(Listener):
         })  # fmt: skip
         if self._settings is not None:
             self._write("my_utils.workload", self._settings)
+        for file in self._files:
+            self._write("my_utils.file", file)
+        self._files.clear()
         self._write_meetings(modules)
         if self._meetings is not None:
             self._meetings.write_groups()

@@ -1,0 +1,205 @@
+"""Ledgers of runs whose truth is known: each row, and that they add up to the wall clock."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from my_utils.analysis.ledger.data import as_data
+from my_utils.analysis.ledger.ledger import Ledger
+from my_utils.analysis.ledger.read import LedgerReader
+from my_utils.analysis.ledger.rows import PLACES, ROWS
+from my_utils.analysis.ledger.text import ledger_lines, table_lines
+from my_utils.analysis.replay.inputs import verdict_of
+
+from ...support.planted_runs import HEADER, START_NS, Run
+
+pytestmark = pytest.mark.no_torch
+
+
+def ledger_of(*folders: Path, ranks: set[int] | None = None) -> Ledger:
+    reader = LedgerReader()
+    names = [str(folder) for folder in folders]
+    verdict_of(names, ranks, ledger=reader)
+    found = reader.ledger(names)
+    assert found is not None
+    adds_up(found)
+    return found
+
+
+def adds_up(ledger: Ledger) -> None:
+    assert (ledger.ns >= 0).all()
+    assert ledger.ns.sum(1).tolist() == ledger.wall_ns.tolist()
+    printed = " ".join(ledger_lines(ledger))
+    shares = [float(share) for share in re.findall(r"([0-9.]+) %", printed)]
+    assert not shares or sum(shares) == pytest.approx(100.0, abs=1e-6), printed
+
+
+def of(ledger: Ledger, row: str, rank: int = 0) -> int:
+    return int(ledger.ns[ledger.ranks.index(rank), PLACES[row]])
+
+
+# --- a step ---
+
+
+def test_ranks_wait_for_the_slow_one(tmp_path: Path) -> None:
+    run = Run(ranks=4, steps=60).slower(2, "forward", rank=1)
+    ledger = ledger_of(run.write(tmp_path / "logs"))
+    stays = run.exits_ns - run.entries_ns
+    waits = (stays - stays.min(0)).sum(1)
+    for rank in range(4):
+        in_steps = sum(of(ledger, row, rank) for row in ("waiting", "communication", "warm-up"))
+        assert in_steps >= stays[rank].sum() and of(ledger, "waiting", rank) <= waits[rank]
+        assert of(ledger, "waiting", rank) == pytest.approx(waits[rank], rel=0.03, abs=1e6)
+    first = ledger.culprits[0]
+    assert (first.rank, first.row) == (1, "compute")
+    assert first.wait_ns == pytest.approx(waits.sum(), rel=0.05)
+
+
+def test_meetings_belong_together_by_their_number(tmp_path: Path) -> None:
+    """Where a rank has lost the last steps, too."""
+    run = Run(ranks=3, steps=60).slower(2, "data", rank=2)
+    folder = run.write(tmp_path / "logs")
+    whole = ledger_of(folder)
+    file = folder / "profile_rank_0.csv"
+    rows = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(row for row in rows if ",59," not in row))
+    cut = ledger_of(folder)
+    assert of(cut, "waiting", 1) == pytest.approx(of(whole, "waiting", 1), rel=0.03)
+
+
+# --- attempts ---
+
+LATER_NS = START_NS + 20 * 10**9
+
+
+def restarted(folder: Path, first_step: int) -> Run:
+    Run(ranks=2, steps=60).write(folder)
+    later = Run(ranks=2, steps=60, first_step=first_step, attempt=2, start_ns=LATER_NS)
+    later.write(folder)
+    return later
+
+
+def test_steps_that_come_again_were_done_in_vain(tmp_path: Path) -> None:
+    first = Run(ranks=2, steps=60)
+    restarted(tmp_path / "logs", 40)
+    ledger = ledger_of(tmp_path / "logs")
+    assert [one.in_vain for one in ledger.attempts] == [(40, 59), None]
+    first.write(tmp_path / "again")  # the same by its seed
+    took = first.exits_ns[0] + first.took_ns[0, :, -1]
+    assert of(ledger, "in vain") == took[59] - took[39]
+    assert of(ledger, "restart") == LATER_NS - took[59]
+    assert "in vain" in " ".join(ledger_lines(ledger))
+    assert "steps 40-59 of attempt 1 in vain" in "\n".join(table_lines(ledger))
+
+
+def test_what_continues_was_not_in_vain(tmp_path: Path) -> None:
+    restarted(tmp_path / "logs", 60)
+    ledger = ledger_of(tmp_path / "logs")
+    assert [one.in_vain for one in ledger.attempts] == [None, None]
+    assert of(ledger, "in vain") == 0
+
+
+# --- what was not recorded ---
+
+
+def test_ranks_without_files_are_not_recorded(tmp_path: Path) -> None:
+    folder = Run(ranks=4, steps=60).write(tmp_path / "logs")
+    (folder / "profile_rank_2.csv").unlink()
+    ledger = ledger_of(folder)
+    assert ledger.ranks == [0, 1, 3, 2]
+    assert of(ledger, "not recorded", 2) == ledger.wall_ns[3] > 0
+    assert ledger_of(folder, ranks={0, 1}).ranks == [0, 1]
+
+
+def test_steps_whose_rows_were_lost_are_not_recorded(tmp_path: Path) -> None:
+    folder = Run(ranks=1, steps=60, synchronises=False).write(tmp_path / "logs")
+    file = folder / "profile_rank_0.csv"
+    rows = file.read_text().splitlines(keepends=True)
+    kept = [row for row in rows if row == HEADER or not 20 <= int(row.split(",")[3]) < 30]
+    last = kept[-1].split(",")[0]
+    kept.append(
+        f'{last},-,node,0,my_utils.dropped,INSTANT,,"count=80,reason=not_written,'
+        'first_step=20,last_step=29"\n'
+    )
+    whole = ledger_of(folder)
+    file.write_text("".join(kept))
+    ledger = ledger_of(folder)
+    moments = [int(row.split(",")[0].replace(".", "")) for row in rows[1:]]
+    steps = [int(row.split(",")[3]) for row in rows[1:]]
+    before = max(at for at, step in zip(moments, steps, strict=True) if step == 19)
+    behind = min(at for at, step in zip(moments, steps, strict=True) if step == 30)
+    assert of(ledger, "not recorded") - of(whole, "not recorded") == behind - before
+
+
+# --- clocks ---
+
+
+def test_a_step_of_the_clock_is_no_time(tmp_path: Path) -> None:
+    folder = Run(ranks=1, steps=60, synchronises=False).write(tmp_path / "logs")
+    file = folder / "profile_rank_0.csv"
+    before = ledger_of(folder)
+    rows = file.read_text().splitlines(keepends=True)
+    middle = len(rows) // 2
+    moved = [_moved(row, 3) for row in rows[middle:]]
+    step = moved[0].split(",")[0]
+    row = f'{step},-,node,0,my_utils.clock_step,INSTANT,,"delta_ns=3000000000,total_ns=3000000000"'
+    file.write_text("".join([*rows[:middle], f"{row}\n", *moved]))
+    after = ledger_of(folder)
+    assert after.ns.tolist() == before.ns.tolist()
+
+
+def _moved(row: str, seconds: int) -> str:
+    moment, rest = row.split(".", 1)
+    return f"{int(moment) + seconds}.{rest}"
+
+
+# --- anything ---
+
+
+def damaged(rows: list[str], random: np.random.Generator) -> Sequence[str]:
+    """Rows that are missing, doubled, out of order, or of another attempt."""
+    found = [row for row in rows if random.random() > 0.02]
+    for _ in range(int(random.integers(0, 6))):
+        at, to = random.integers(1, len(found), 2)
+        what = int(random.integers(0, 3))
+        if what == 0:
+            found.insert(int(to), found[int(at)])
+        elif what == 1:
+            found[int(at)], found[int(to)] = found[int(to)], found[int(at)]
+        else:
+            found[int(at)] = _moved(found[int(at)], int(random.integers(-5, 5)))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_rows_add_up_whatever_the_files_hold(tmp_path: Path, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    folder = tmp_path / "logs"
+    ranks = int(random.integers(1, 4))
+    start_ns, first_step = START_NS, 0
+    for attempt in range(1, int(random.integers(2, 5))):
+        run = Run(
+            ranks=ranks, steps=int(random.integers(21, 50)), seed=seed + attempt,
+            first_step=first_step, attempt=attempt, start_ns=start_ns, clock_ns=1e6,
+            synchronises=bool(random.random() < 0.7),
+        )  # fmt: skip
+        run.write(folder)
+        start_ns += int(random.integers(1, 20)) * 10**9
+        first_step += int(random.integers(0, 60))
+    for file in folder.glob("*.csv"):
+        rows = file.read_text().splitlines(keepends=True)
+        file.write_text("".join([rows[0], *damaged(rows[1:], random)]))
+    ledger = ledger_of(folder)
+    data = json.loads(json.dumps(as_data(ledger)))
+    assert [sum(row["ns"][at] for row in data["rows"]) for at in range(len(data["ranks"]))] == (
+        data["wall_ns"]
+    )
+    assert [row["row"] for row in data["rows"]] == [row for row in ROWS if ledger.total_ns(row)]
+    shutil.rmtree(folder)

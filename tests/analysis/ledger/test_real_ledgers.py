@@ -1,0 +1,84 @@
+"""Ledgers of real trainings against their own clocks: each row within 5 % or 10 ms."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ...conftest import ROOT
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+SCRIPT = Path(__file__).with_name("training.py")
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--monitor-interval", "0.2"]
+
+
+def trained(folder: Path, *plants: str, ranks: int = 1, seconds: int = 300) -> dict[str, Any]:
+    """The ledger of `my_utils run`."""
+    command = [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", str(folder / "logs"), "--"]
+    if ranks > 1 or "death" in plants:
+        command += [*LAUNCH, "--standalone", "--max-restarts=1", f"--nproc-per-node={ranks}"]
+    else:
+        command += [sys.executable]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*command, str(SCRIPT), str(folder), *plants], cwd=folder, env=env)
+    try:
+        process.wait(seconds)
+    finally:
+        process.kill()
+        process.wait()
+    why = [sys.executable, "-m", "my_utils", "why", str(folder / "logs"), "--json"]
+    found = subprocess.run(why, capture_output=True, text=True, check=False, env=env)
+    ledger: dict[str, Any] = json.loads(found.stdout)["ledger"]
+    sums = [sum(row["ns"][at] for row in ledger["rows"]) for at in range(ranks)]
+    assert sums == ledger["wall_ns"]
+    return ledger
+
+
+def of(ledger: dict[str, Any], row: str, rank: int = 0) -> float:
+    return next((one["ns"][rank] for one in ledger["rows"] if one["row"] == row), 0) * 1e-6
+
+
+def near(
+    ledger: dict[str, Any], folder: Path, *rows: str, rank: int = 0, attempts: int = 1
+) -> None:
+    """What a busy machine took of a stage is in other rows."""
+    taken_ms = sum(of(ledger, row, rank) for row in ("no core", "quota", "warm-up"))
+    for row in rows:
+        truth_ms = 0.0
+        for attempt in range(attempts):
+            file = folder / f"truth-{rank}-{attempt}.json"
+            truth_ms += json.loads(file.read_text()).get(row, 0) * 1e-6
+        found_ms = of(ledger, row, rank)
+        error_ms = max(0.05 * truth_ms, 10)
+        assert found_ms <= truth_ms + error_ms, (row, truth_ms, ledger)
+        assert found_ms + taken_ms >= truth_ms - error_ms, (row, truth_ms, ledger)
+
+
+@pytest.mark.parametrize(
+    "plants",
+    [
+        ("launch", "closing"),
+        ("evaluation", "checkpoint", "pause"),
+        ("input", "gc"),
+    ],
+    ids=" ".join,
+)
+def test_of_one_rank(tmp_path: Path, plants: tuple[str, ...]) -> None:
+    ledger = trained(tmp_path, *plants)
+    near(ledger, tmp_path, *plants)
+
+
+def test_of_two_ranks_that_wait_and_start_again(tmp_path: Path) -> None:
+    ledger = trained(tmp_path, "waiting", "checkpoint", "death", ranks=2)
+    near(ledger, tmp_path, "checkpoint", "launch", "restore", attempts=2)
+    assert ledger["attempts"][0]["in_vain"] == [100, 104]
+    first = ledger["culprits"][0]
+    assert (first["rank"], first["row"]) == (1, "other code")
