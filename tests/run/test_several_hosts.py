@@ -121,7 +121,9 @@ def on_two_hosts(
     found = []
     outputs = [process.communicate(timeout=300)[0] for process in processes]
     for host, (process, output) in enumerate(zip(processes, outputs, strict=True)):
-        places = (folder / f"of{host}" / "logs").iterdir()
+        # A shared one as it is once both commands are over: each takes its empty folder back.
+        logs = folder / f"of{host}" / "logs" if disk == "separate" else work / "logs"
+        places = logs.iterdir()
         runs = {place.name: run_of(place) for place in places if not place.is_symlink()}
         found.append(Host(process.returncode, runs, output))
     return found
