@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -27,6 +28,8 @@ BYTES_AT_MOST = 4 << 30
 BYTES_A_BYTE = 24  # of memory for one of the file
 SECONDS_AT_LEAST = 2  # of the processor
 FILE_BYTES_A_SECOND = 2 << 20
+SECONDS_WAITED = 120  # for a child that does nothing, besides those that a busy machine takes for
+BUSY = 10  # times the seconds of the processor
 PACKED = 10  # times as many bytes are in a file of gzip
 
 _CHILD = (
@@ -85,7 +88,7 @@ class _Reader:
         bounds = _bounds(path) if self._bounded else None
         request = json.dumps({"arguments": [*arguments, path], "bounds": bounds})
         try:
-            response = self._response(request.encode() + b"\n")
+            response = self._response(request.encode() + b"\n", bounds)
         except BaseException:
             self.end()  # what is left in the pipe belongs to this request
             raise
@@ -96,13 +99,21 @@ class _Reader:
             raise ReaderError(f"reading it fails with {error}")
         return returned
 
-    def _response(self, request: bytes) -> bytes | None:
-        """None where the child ended."""
+    def _response(self, request: bytes, bounds: tuple[int, int] | None) -> bytes | None:
+        """None where the child ended. ReaderError where it does nothing: libraries wait for threads
+        of theirs that there was no memory for."""
         child = self._child = self._child or self._start()
         assert child.stdin is not None and child.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             child.stdin.write(request)
             child.stdin.flush()
+            if bounds is not None:
+                seconds = SECONDS_WAITED + BUSY * bounds[1]
+                responses = select.poll()
+                responses.register(child.stdout, select.POLLIN)
+                if not responses.poll(1000 * seconds):
+                    child.kill()
+                    raise ReaderError(f"its reader does nothing, and was ended after {seconds} s")
             head = child.stdout.read(8)
             length = int.from_bytes(head, "little")
             response = child.stdout.read(length)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from my_utils.core import reader_process
 from my_utils.core.reader_process import ReaderError, Readers
 
 from ..conftest import ROOT
@@ -36,6 +38,10 @@ def asks_for_all_memory(path: str) -> int:
 def never_ends(path: str) -> None:
     while True:
         pass
+
+
+def does_nothing(path: str) -> None:
+    threading.Event().wait()
 
 
 def crashes(path: str) -> None:
@@ -100,6 +106,12 @@ def test_reasons() -> None:
     assert reason(crashes) == "reading it was ended by SIGSEGV"
     assert reason(exits) == "its reader ended with exit status 7"
     assert "pickle" in reason(returns_what_cannot_be_passed)
+
+
+def test_a_child_that_does_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_process, "SECONDS_WAITED", 1)
+    monkeypatch.setattr(reader_process, "BUSY", 0)
+    assert reason(does_nothing) == "its reader does nothing, and was ended after 1 s"
 
 
 def test_a_response_has_a_bound_where_the_file_has() -> None:

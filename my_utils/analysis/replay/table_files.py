@@ -117,8 +117,10 @@ def _parquet_columns(path: str, wanted: list[str]) -> dict[str, Column]:
         for name in wanted:
             file.seek(0)
             try:
-                # Threads keep what they have decoded; one column at a time needs none.
-                table = parquet.read_table(file, columns=[name], use_threads=False)
+                # One column at a time, for what is decoded stays until a file is closed. Without
+                # threads: `parquet.read_table` has some, and waits for them for ever now and then.
+                whole = parquet.ParquetFile(file, pre_buffer=False)
+                table = whole.read(columns=[name], use_threads=False)
                 found[name] = _of_arrow(table.column(0), arrow.types)
             except Exception as error:
                 raise BadTable(f"{path}: column {name!r}: {error}") from error
