@@ -102,8 +102,13 @@ static bool is_of_a_step(struct mu_span name) {
            mu_span_equals(name, "my_utils.file");
 }
 
+/* Each part begins with it, as it was. */
+static bool is_process(struct mu_span name) {
+    return mu_span_equals(name, "my_utils.process");
+}
+
 int mu_run_rows_is_note(struct mu_span name) {
-    return mu_once_row_is_kept(name) || mu_span_equals(name, "my_utils.process") ||
+    return mu_once_row_is_kept(name) || is_process(name) ||
            mu_span_equals(name, "my_utils.clock_step") ||
            mu_span_equals(name, "my_utils.run_end") || mu_span_equals(name, "my_utils.dropped") ||
            is_of_a_step(name);
@@ -175,7 +180,8 @@ int mu_run_rows_note(struct mu_run_rows *rows, struct mu_span name,
         free(text);
         return err->code;
     }
-    if (is_known && (metadata->has & MU_HAS_REPEATED) != 0) {
+    bool is_copy = (metadata->has & MU_HAS_REPEATED) != 0 || is_process(name);
+    if (is_known && is_copy) {
         free(text);
         return MU_OK;
     }
