@@ -166,6 +166,30 @@ print(json.dumps([*full, _core.troubles()["lost_rows"], heartbeat("disk/logs")])
 
 
 @pytest.mark.slow
+def test_the_files_of_the_next_setup_have_lost_nothing(tmp_path: Path) -> None:
+    run_on_mount(
+        tmp_path,
+        "rw",
+        STEPS
+        + """
+logger.setup("disk/logs", rank=0, console=False)
+steps(0, 100)
+fill_the_disk()
+steps(100, 200)
+logger.setup("next", rank=0, console=False)
+steps(200, 300)
+logger.close()
+assert _core.troubles()["lost_rows"] > 0
+""",
+    )
+    ended = json.loads((tmp_path / "next/rank_0.heartbeat.json").read_text())
+    assert (ended["dropped"], ended["lost_rows"], ended["lost_steps"]) == (0, 0, [])
+    assert lost_in(tmp_path / "next/profile_rank_0.csv") == []
+    trace = my_utils("trace", "next", "-o", "trace.json", cwd=tmp_path)
+    assert trace.returncode == 0 and "lost" not in trace.stderr, trace.stderr
+
+
+@pytest.mark.slow
 def test_a_disk_that_stays_full(tmp_path: Path) -> None:
     """The heartbeat alone knows it."""
     done = run_on_mount(

@@ -85,10 +85,10 @@ static void add_thread(struct text *text, const struct mu_seen_thread *thread, b
 static void add_lost(struct text *text, const struct mu_recorder *recorder) {
     const struct mu_troubles *troubles = &recorder->troubles;
     const struct mu_lost_rows *lost = &recorder->drain->lost;
-    uint64_t rows = atomic_load(&troubles->lost_rows);
+    uint64_t rows = atomic_load(&troubles->lost_rows) - recorder->lost_rows_before;
     uint64_t records = atomic_load(&troubles->dropped_records) +
                        atomic_load(&troubles->unplaced_records) +
-                       atomic_load(&troubles->lost_records);
+                       atomic_load(&troubles->lost_records) - recorder->lost_records_before;
     add(text, ",\"dropped\":%" PRIu64 ",\"lost_rows\":%" PRIu64 ",\"lost_steps\":[", records + rows,
         rows);
     for (uint32_t i = 0; i < lost->range_count; i++) {

@@ -435,6 +435,14 @@ MU_MUST_CHECK static int leave_files(struct mu_recorder *recorder, const struct 
     return code;
 }
 
+/* What was lost before is not of these files. What waits in memory is, and follows. */
+static void begin_losses(struct mu_recorder *recorder) {
+    memset(&recorder->drain->lost, 0, sizeof(recorder->drain->lost));
+    recorder->lost_rows_before = atomic_load(&recorder->troubles.lost_rows);
+    recorder->lost_records_before = recorder->reported_drops + recorder->reported_unplaced +
+                                    atomic_load(&recorder->troubles.lost_records);
+}
+
 /* `moves`: from another file, or to another machine_id: the STARTs of open stages are elsewhere. */
 static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh, bool moves,
                         struct mu_open_report *report) {
@@ -449,6 +457,7 @@ static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh, b
     fill_identity(&now, mu_journal_header(&recorder->journal));
     mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
+    begin_losses(recorder);
     begin_first_part(recorder, report);
     write_waiting(recorder, &waiting);
     mu_output_free(&waiting);

@@ -127,8 +127,10 @@ struct mu_recorder {
     uint64_t beats;          /* heartbeat files written */
     uint64_t reported_drops; /* lost records that a row in the output reports */
     uint64_t reported_unplaced; /* unplaced records that one reports */
-    void *fork_guard;           /* a wiped page: 0 in a forked child */
-    uint32_t no_guard;          /* in its place where there is no memory for the page */
+    uint64_t lost_rows_before;  /* rows and records that were lost before these files were begun, */
+    uint64_t lost_records_before; /* of which their heartbeat does not tell */
+    void *fork_guard;             /* a wiped page: 0 in a forked child */
+    uint32_t no_guard;            /* in its place where there is no memory for the page */
 
     /* Its owner, and each thread that recorded and has not ended: the last of them frees the
      * memory, for a thread may end at any time, and looks for its recorder then. */
