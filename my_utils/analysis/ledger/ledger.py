@@ -26,6 +26,7 @@ from .rows import (
     GC,
     GOODPUT,
     HANG,
+    IN_STEPS,
     IN_VAIN,
     INPUT,
     LAUNCH,
@@ -40,7 +41,6 @@ from .rows import (
     ROWS,
     WAITING,
     WARM_UP,
-    row_of_stage,
 )
 from .sweep import Integers
 
@@ -160,21 +160,8 @@ class _Sheet:
 
     def __init__(self, times: RankTimes) -> None:
         self._times = times
-        rows = [row_of_stage(path) for path in times.paths]
-        self._rows = np.array([*(PLACES[row] for row in rows), PLACES[OTHER_CODE]])
-        self.of_attempts = {number: self._by_row(one.ns) for number, one in times.attempts.items()}
+        self.of_attempts = {number: one.ns.copy() for number, one in times.attempts.items()}
         self._outside = np.zeros(len(ROWS), np.int64)
-
-    @property
-    def times(self) -> RankTimes:
-        return self._times
-
-    def _by_row(self, ns: Integers) -> Integers:
-        found = np.zeros((len(ns), len(ROWS)), np.int64)
-        for column, row in enumerate(self._rows.tolist()):
-            if column < ns.shape[1]:
-                found[:, row] += ns[:, column]
-        return found
 
     def take_host_costs(self, counts: Mapping[int, int]) -> None:
         """Moves what the host took from the rows that are above their usual."""
@@ -262,9 +249,9 @@ class _Sheet:
         self._outside[PLACES[until[-1][0]]] += to_ns - from_ns
 
     def totals(self) -> Integers:
-        found: Integers = self._outside + sum(
-            (ns.sum(0) for ns in self.of_attempts.values()), np.zeros(len(ROWS), np.int64)
-        )
+        found = self._outside.copy()
+        for ns in self.of_attempts.values():
+            found[:IN_STEPS] += ns.sum(0)
         return found
 
 
@@ -343,7 +330,7 @@ def _longer_row(row: int, sheets: Sequence[_Sheet], waits: Waits) -> str:
     """The row in which a rank takes most above the median of the others, in the steps in which they
     wait for it."""
     skipped = [PLACES[name] for name in (WAITING, COMMUNICATION)]
-    above = np.zeros(len(ROWS))
+    above = np.zeros(IN_STEPS)
     for number, places in waits.steps[row].items():
         own = sheets[row].of_attempts[number]
         others = [

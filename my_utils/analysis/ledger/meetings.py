@@ -81,9 +81,9 @@ def _split(
 ) -> None:  # fmt: skip
     there = []
     for row in rows:
-        attempt, paths = ranks[row].attempts.get(number), ranks[row].paths
-        if attempt is not None and stage in paths and paths.index(stage) in attempt.stays:
-            stays = attempt.stays[paths.index(stage)]
+        attempt = ranks[row].attempts.get(number)
+        if attempt is not None and stage in attempt.stays:
+            stays = attempt.stays[stage]
             there += [(row, stays, attempt.steps)] if len(stays.place) else []
     if len(there) < 2:
         return

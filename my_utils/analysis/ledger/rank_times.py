@@ -1,4 +1,4 @@
-"""What a rank's training thread did at each moment, added up by step and stage."""
+"""What a rank's training thread did at each moment, added up by step and row of the ledger."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.run_files.run_metadata import Note
-from ..verdict.rank_files import RankStages, chosen, depths_of, last_run
+from ..verdict.kinds import kind_of_stage
+from ..verdict.rank_files import Columns, RankStages, all_same, chosen, depths_of, last_run
 from ..verdict.tracks import training_rows
 from .rows import (
     CLOSING,
     COMPUTE,
     EVALUATION,
+    IN_STEPS,
     INPUT,
     LAUNCH,
     NOT_RECORDED,
+    OTHER_CODE,
+    PLACES,
     RESTORE,
     row_of_stage,
 )
-from .sweep import Integers, segments_of
+from .sweep import Integers, Segments, segments_of
 
 OPTIMIZER = "optimizer"  # as `my_utils run` names it: behind it, a step is done
 COUNTERS = ("gc0_us", "gc1_us", "gc2_us", "delay_us", "quota_us")
 _BEGINS_A_STEP = (INPUT, COMPUTE, EVALUATION)  # what comes before the first of these is launch
-
 _INTEGER = re.compile("-?[0-9]{1,19}")
 
 Mask = npt.NDArray[np.bool_]
@@ -53,20 +56,20 @@ class Stays(NamedTuple):
 @dataclass
 class AttemptTimes:
     """One start of a rank's process. began_ns: of the process, Unix time; set_up_ns, ended_ns: of
-    its recording; None where it is not known. steps: rising. ns: step × path, and in no stage last.
-    outside: ns before its first step and after its last one, by row. stays: by path, of stages in
-    which ranks meet, or may. counters: µs of each step, by name, 0 where missing. saved: keys of
-    its checkpoints, and the step that was done last before each; restored: of those that it began
-    with."""
+    its recording; None where it is not known. steps: rising. ns: step × row, of the first
+    `IN_STEPS` rows. outside: ns before its first step and after its last one, by row. stays: by
+    stage, of those in which ranks meet, or may. counters: µs of each step, by name, 0 where
+    missing. saved: keys of its checkpoints, and the step that was done last before each; restored:
+    of those that it began with."""
 
     number: int
     began_ns: int | None = None
     set_up_ns: int | None = None
     ended_ns: int | None = None
     steps: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    ns: Integers = field(default_factory=lambda: np.zeros((0, 1), np.int64))
+    ns: Integers = field(default_factory=lambda: np.zeros((0, IN_STEPS), np.int64))
     outside: dict[str, int] = field(default_factory=dict)
-    stays: dict[int, Stays] = field(default_factory=dict)
+    stays: dict[str, Stays] = field(default_factory=dict)
     counters: dict[str, Integers] = field(default_factory=dict)
     saved: list[tuple[set[str], int]] = field(default_factory=list)
     restored: set[str] = field(default_factory=set)
@@ -75,12 +78,10 @@ class AttemptTimes:
 @dataclass
 class RankTimes:
     """All times are on the axis of the rank's first rows: steps of the system's clock are taken
-    out; moved_ns is their sum. first_ns, last_ns: of its stages. rows: of each path, and of time
-    in no stage last, the row of the ledger. meetings: stage, members and kind; none where the run
-    did not record them."""
+    out; moved_ns is their sum. first_ns, last_ns: of its stages. attempts: by number, in their
+    order. meetings: stage, members and kind; none where the run did not record them."""
 
     rank: int
-    paths: Sequence[str]
     is_automatic: bool
     first_ns: int
     last_ns: int
@@ -104,126 +105,160 @@ def times_of_rank(rank: RankStages) -> RankTimes | None:
     stages = chosen(stages, stages["end_ns"] > stages["begin_ns"])
     if not len(stages["step"]):
         return None
-    attempts, moved_ns = _attempts(rank.notes)
-    path = stages["path"].astype(np.int64)
-    depth = depths_of(rank.around)[path]
+    attempts, moved_ns = _processes(rank.notes)
+    depth = depths_of(rank.around)[stages["path"]]
     segments = segments_of(stages["begin_ns"], stages["end_ns"], depth)
+    meetings = [
+        (note.pairs.get("stage", ""), note.pairs.get("members", ""), note.pairs.get("kind", ""))
+        for note in rank.notes
+        if note.name == "my_utils.sync"
+    ]
     times = RankTimes(
-        rank.metadata.rank, rank.paths, is_automatic, int(segments.begin_ns[0]),
-        int(segments.begin_ns[-1]), moved_ns, attempts, [],
-        list(dict.fromkeys(
-            (note.pairs.get("stage", ""), note.pairs.get("members", ""), note.pairs.get("kind", ""))
-            for note in rank.notes if note.name == "my_utils.sync"
-        )),
+        rank.metadata.rank, is_automatic, int(segments.begin_ns[0]), int(segments.begin_ns[-1]),
+        moved_ns, attempts, [], list(dict.fromkeys(meetings)),
     )  # fmt: skip
-    attempt, step = stages["attempt"].astype(np.int64), stages["step"]
-    ns = np.diff(segments.begin_ns)
-    is_in_none = segments.owner < 0
-    since = np.where(is_in_none, segments.since, segments.owner)
-    where = path[segments.owner]
-    where[is_in_none] = len(rank.paths)
-    gaps = _gaps(attempt[segments.since], is_in_none)
-    for at in np.flatnonzero(gaps).tolist():
-        times.gaps.append(Gap(
-            int(attempt[segments.since[at]]), int(attempt[segments.since[at + 1]]),
-            int(segments.begin_ns[at]), int(segments.begin_ns[at + 1]),
-        ))  # fmt: skip
-    kinds = [row_of_stage(name) for name in rank.paths]
-    meets_in = {stage for stage, _, _ in times.meetings} or {*rank.paths}  # else it is inferred
-    meeting_paths = _places_of(rank.paths, meets_in)
-    for number in np.unique(attempt).tolist():
-        mine = attempt == number
-        found = attempts.setdefault(number, AttemptTimes(number))
-        here = (attempt[since] == number) & ~gaps
-        in_steps = _Attempt(
-            found, segments.begin_ns[:-1][here], ns[here], step[since][here], where[here], kinds
-        ).add(rank, stages["begin_ns"][mine], stages["end_ns"][mine], step[mine], path[mine],
-              is_automatic)  # fmt: skip
-        here[here] = in_steps & ~is_in_none[here]
-        own_ns = sums_at(segments.owner[here], ns[here], len(path))
-        for one in meeting_paths:
-            rows = np.flatnonzero(mine & (path == one) & np.isin(step, found.steps))
-            rows = rows[np.argsort(stages["begin_ns"][rows], kind="stable")]
-            found.stays[one] = Stays(np.searchsorted(found.steps, step[rows]), own_ns[rows])
-        found.counters = _counters(rank, found)
-        steps_done = mine & np.isin(path, _places_of(rank.paths, {OPTIMIZER}))
-        _add_files(rank.notes, found, stages["end_ns"][steps_done], step[steps_done])
-    times.attempts = dict(sorted(attempts.items()))
+    _Sorter(rank, stages, segments, times).sort()
     return times
 
 
-def _gaps(attempt: Integers, is_in_none: Mask) -> Mask:
-    """Which segments lie between two attempts. attempt: of the stage that began last."""
-    found: Mask = is_in_none & (np.append(attempt[1:], attempt[-1:]) != attempt)
-    return found
-
-
-class _Attempt:
-    """Sorts the segments of an attempt into its steps and what is outside."""
+class _Sorter:
+    """Sorts the segments of a rank into the steps of its attempts and what is outside of them."""
 
     def __init__(
-        self, found: AttemptTimes, begin_ns: Integers, ns: Integers, step: Integers,
-        where: Integers, kinds: Sequence[str],
-    ) -> None:  # fmt: skip
-        self._found, self._begin_ns, self._ns = found, begin_ns, ns
-        self._step, self._where = step, where
-        self._restores = np.array([*(row == RESTORE for row in kinds), False])
-        self._begins = np.array([row in _BEGINS_A_STEP for row in kinds])
-        self._left = np.ones(len(ns), bool)
-
-    def add(
-        self, rank: RankStages, begins: Integers, ends: Integers, step: Integers, path: Integers,
-        is_automatic: bool,
-    ) -> Mask:  # fmt: skip
-        """Returns which of the segments are in steps. begins, ends, step, path: of the attempt's
-        stages."""
-        in_steps = step >= 0 if is_automatic else np.ones(len(step), bool)
-        for lost in rank.metadata.lost:
-            if lost.attempt == self._found.number and lost.first is not None:
-                self._lose(begins, ends, step, lost.first, lost.last)
-        starts = begins[in_steps & self._begins[path]]
-        first_ns = int((starts if len(starts) else begins).min())
-        self._take(self._begin_ns < first_ns, LAUNCH)
-        after_ns = int(ends[in_steps].max()) if in_steps.any() else first_ns
-        self._take((self._begin_ns >= after_ns) | ((self._step < 0) & is_automatic), CLOSING)
-        self._add_steps()
-        return self._left
-
-    def _lose(
-        self, begins: Integers, ends: Integers, step: Integers, first: int, last: int | None
+        self, rank: RankStages, stages: Columns, segments: Segments, times: RankTimes
     ) -> None:
-        """What lies between the whole steps before and behind those whose rows were lost."""
-        before, behind = ends[step < first], begins[step > (first if last is None else last)]
-        from_ns = int(before.max()) if len(before) else int(begins.min())
-        to_ns = int(behind.min()) if len(behind) else int(ends.max())
-        lost = (self._begin_ns >= from_ns) & (self._begin_ns < to_ns) & self._left
-        self._count(lost, NOT_RECORDED)
+        self._rank, self._stages, self._times = rank, stages, times
+        self._owner, self._begin_ns = segments.owner, segments.begin_ns[:-1]
+        self._ns = np.diff(segments.begin_ns)
+        rows = [row_of_stage(path) for path in rank.paths]
+        self._begins_a_step = np.array([row in _BEGINS_A_STEP for row in rows])
+        self._path = stages["path"].astype(np.int64)
+        is_in_none = segments.owner < 0
+        places = np.array([*(PLACES[row] for row in rows), PLACES[OTHER_CODE]])
+        paths = self._path[segments.owner]
+        paths[is_in_none] = len(rows)
+        self._row = places[paths]
+        since = np.where(is_in_none, segments.since, segments.owner)
+        self._step = stages["step"][since]
+        self._attempt = stages["attempt"][since]
+        self._left = ~self._take_gaps(segments, is_in_none)
 
-    def _take(self, those: Mask, row: str) -> None:
-        restores = self._restores[self._where]
-        self._count(those & self._left & restores, RESTORE)
-        self._count(those & self._left, row)
+    def _take_gaps(self, segments: Segments, is_in_none: Mask) -> Mask:
+        """Which segments are between two attempts."""
+        if all_same(self._stages["attempt"]):
+            return np.zeros(len(is_in_none), bool)
+        attempt = self._stages["attempt"][segments.since]
+        gaps: Mask = is_in_none & (np.append(attempt[1:], attempt[-1:]) != attempt)
+        for at in np.flatnonzero(gaps).tolist():
+            moments = segments.begin_ns[at : at + 2].tolist()
+            self._times.gaps.append(Gap(int(attempt[at]), int(attempt[at + 1]), *moments))
+        return gaps
 
-    def _count(self, those: Mask, row: str) -> None:
-        if those.any():
-            outside = self._found.outside
-            outside[row] = outside.get(row, 0) + int(self._ns[those].sum())
-            self._left &= ~those
+    def sort(self) -> None:
+        attempts = self._times.attempts
+        for number in np.unique(self._stages["attempt"]).tolist():
+            found = attempts.setdefault(number, AttemptTimes(number))
+            stages = self._stages["attempt"] == number
+            here = self._left & (self._attempt == number)
+            here = self._take_outside(found, here, stages)
+            self._add_steps(found, here)
+            self._add_stays(found, here, stages)
+            found.counters = dict(_counters(self._rank, found))
+            self._add_files(found, stages)
+        self._times.attempts = dict(sorted(attempts.items()))
 
-    def _add_steps(self) -> None:
-        step, where, ns = (one[self._left] for one in (self._step, self._where, self._ns))
-        width = len(self._restores)
-        self._found.steps, places = np.unique(step, return_inverse=True)
-        shape = (len(self._found.steps), width)
-        self._found.ns = sums_at(places * width + where, ns, shape[0] * width).reshape(shape)
+    def _take_outside(self, found: AttemptTimes, here: Mask, stages: Mask) -> Mask:
+        """Counts what is outside the steps of an attempt; what is left. stages: of the attempt."""
+        begins, ends, step = (self._stages[name][stages] for name in ("begin_ns", "end_ns", "step"))
+        for lost in self._rank.metadata.lost:
+            if lost.attempt == found.number and lost.first is not None:
+                last = lost.first if lost.last is None else lost.last
+                before, behind = ends[step < lost.first], begins[step > last]
+                from_ns = before.max(initial=begins.min())
+                to_ns = behind.min(initial=ends.max())
+                cut = (self._begin_ns >= from_ns) & (self._begin_ns < to_ns)
+                here = self._count(found, here, cut, NOT_RECORDED)
+        is_counted = step >= 0 if self._times.is_automatic else np.ones(len(step), bool)
+        starts = begins[is_counted & self._begins_a_step[self._path[stages]]]
+        first_ns = int((starts if len(starts) else begins).min())
+        here = self._take(found, here, self._begin_ns < first_ns, LAUNCH)
+        is_after = self._begin_ns >= int(ends[is_counted].max(initial=first_ns))
+        if self._times.is_automatic:
+            is_after |= self._step < 0
+        return self._take(found, here, is_after, CLOSING)
+
+    def _take(self, found: AttemptTimes, here: Mask, those: Mask, row: str) -> Mask:
+        """What restores a checkpoint counts there, wherever it is."""
+        here = self._count(found, here, those & (self._row == PLACES[RESTORE]), RESTORE)
+        return self._count(found, here, those, row)
+
+    def _count(self, found: AttemptTimes, here: Mask, those: Mask, row: str) -> Mask:
+        taken = here & those
+        if taken.any():
+            found.outside[row] = found.outside.get(row, 0) + int(self._ns[taken].sum())
+            here = here & ~those
+        return here
+
+    def _add_steps(self, found: AttemptTimes, here: Mask) -> None:
+        """A checkpoint that is loaded within a step is no part of it."""
+        restores = here & (self._row == PLACES[RESTORE])
+        in_steps = self._count(found, here, restores, RESTORE)
+        found.steps = np.unique(self._step[here])
+        places = np.searchsorted(found.steps, self._step[in_steps]) * IN_STEPS
+        cells = sums_at(
+            places + self._row[in_steps], self._ns[in_steps], len(found.steps) * IN_STEPS
+        )
+        found.ns = cells.reshape(len(found.steps), IN_STEPS)
+
+    def _add_stays(self, found: AttemptTimes, here: Mask, stages: Mask) -> None:
+        paths = self._meeting_paths()
+        if not paths:
+            return
+        owned = here & (self._owner >= 0)
+        own_ns = sums_at(self._owner[owned], self._ns[owned], len(self._path))
+        for path in paths:
+            rows = np.flatnonzero(stages & (self._path == path))
+            rows = rows[np.argsort(self._stages["begin_ns"][rows], kind="stable")]
+            places, known = _places_in(found.steps, self._stages["step"][rows])
+            found.stays[self._rank.paths[path]] = Stays(places[known], own_ns[rows][known])
+
+    def _meeting_paths(self) -> list[int]:
+        """Where nothing was recorded, of stages that are named for it."""
+        recorded = {stage for stage, _, _ in self._times.meetings}
+        return [
+            number
+            for number, path in enumerate(self._rank.paths)
+            if path in recorded or (not recorded and kind_of_stage(path) == "communication")
+        ]
+
+    def _add_files(self, found: AttemptTimes, stages: Mask) -> None:
+        """Of its checkpoints."""
+        for note in self._rank.notes:
+            if note.name != "my_utils.file" or note.attempt != found.number:
+                continue
+            keys = {f"{key}={note.pairs[key]}" for key in ("path", "inode") if key in note.pairs}
+            if note.pairs.get("did") == "saved":
+                found.saved.append((keys, self._done_at(note.at_ns, stages)))
+            else:
+                found.restored |= keys
+
+    def _done_at(self, at_ns: int, stages: Mask) -> int:
+        """The last step of an attempt that was done at a moment, -1 for none."""
+        names = np.array([path == OPTIMIZER for path in self._rank.paths])
+        ended = stages & names[self._path] & (self._stages["end_ns"] <= at_ns)
+        return int(self._stages["step"][ended].max(initial=-1))
 
 
-def _places_of(paths: Sequence[str], stages: set[str]) -> list[int]:
-    return [place for place, path in enumerate(paths) if path in stages]
+def _places_in(steps: Integers, wanted: Integers) -> tuple[Integers, Mask]:
+    """The place of each among rising steps, and whether it is there."""
+    if not len(steps):
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
+    places = np.minimum(np.searchsorted(steps, wanted), len(steps) - 1)
+    return places, steps[places] == wanted
 
 
-def _attempts(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
-    """The processes that rows name, and the sum of the steps of the system's clock."""
+def _processes(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
+    """The attempts that rows name, and the sum of the steps of the system's clock."""
     found: dict[int, AttemptTimes] = {}
     before_ns, moved_ns, last = 0, 0, None
     for note in notes:
@@ -241,43 +276,18 @@ def _attempts(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
     return found, moved_ns
 
 
-def _add_files(
-    notes: Sequence[Note], found: AttemptTimes, end_ns: Integers, step: Integers
-) -> None:
-    """Of its checkpoints. end_ns, step: of its optimizers."""
-    for note in notes:
-        if note.name != "my_utils.file" or note.attempt != found.number:
-            continue
-        keys = {f"{key}={note.pairs[key]}" for key in ("path", "inode") if key in note.pairs}
-        if note.pairs.get("did") == "saved":
-            done = step[end_ns <= note.at_ns]
-            found.saved.append((keys, int(done.max(initial=-1))))
-        else:
-            found.restored |= keys
-
-
 def _integer(text: str) -> int | None:
     """Of a row, which may be damaged: a moment or a difference in ns."""
     return int(text) if _INTEGER.fullmatch(text) else None
 
 
-def _counters(rank: RankStages, found: AttemptTimes) -> dict[str, Integers]:
-    columns = rank.counters
-    if not columns or not len(columns["step"]) or not len(found.steps):
-        return {}
-    mine = (columns["attempt"] == found.number) & np.isin(columns["step"], found.steps)
-    return dict(_sums(columns, rank.counter_names, mine, found.steps))
-
-
-def _sums(
-    columns: Mapping[str, npt.NDArray[np.generic]], names: Sequence[str], mine: Mask,
-    steps: Integers,
-) -> Iterator[tuple[str, Integers]]:  # fmt: skip
-    for number, name in enumerate(names):
-        short = name.removeprefix("host.")
-        if short not in COUNTERS or short == name:
+def _counters(rank: RankStages, found: AttemptTimes) -> Iterator[tuple[str, Integers]]:
+    columns: Mapping[str, npt.NDArray[np.generic]] = rank.counters
+    wanted = {f"host.{name}": name for name in COUNTERS}
+    for number, name in enumerate(rank.counter_names):
+        if name not in wanted:
             continue
-        those = mine & (columns["name"] == number)
-        known = np.nan_to_num(columns["value"][those].astype("f8"))
-        places = np.searchsorted(steps, columns["step"][those])
-        yield short, sums_at(places, np.maximum(known, 0), len(steps))
+        rows = (columns["name"] == number) & (columns["attempt"] == found.number)
+        places, known = _places_in(found.steps, rank.counters["step"][rows])
+        values = np.nan_to_num(rank.counters["value"][rows][known])
+        yield wanted[name], sums_at(places[known], np.maximum(values, 0), len(found.steps))

@@ -28,11 +28,11 @@ ROWS = {
     NO_CORE: "other threads had the cores, where a step takes longer by it",
     PAUSE: "in no stage: above its usual",
     OTHER_CODE: "in no stage: the usual",
+    WARM_UP: "of an attempt's first steps, what is above the usual of each row",
+    IN_VAIN: "steps that a restart did again",
     LAUNCHER: "from the job's start to its first process",
     LAUNCH: "from a process's start to the first stage of its first step",
     RESTORE: "loading a checkpoint",
-    WARM_UP: "of an attempt's first steps, what is above the usual of each row",
-    IN_VAIN: "steps that a restart did again",
     HANG: "from the last progress to the end",
     RESTART: "from the end of a process to the next one",
     CLOSING: "after the last step",
@@ -46,6 +46,7 @@ GOODPUT = (
 )  # fmt: skip
 
 PLACES = {name: place for place, name in enumerate(ROWS)}
+IN_STEPS = PLACES[IN_VAIN] + 1  # so many of them, the first, have the time of steps
 
 _OF_KINDS: dict[Kind, str] = {
     "input": INPUT, "h2d": COPIES, "checkpoint": CHECKPOINT, "eval": EVALUATION,
