@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ..verdict.kinds import Kind, kind_of_stage
 from ..verdict.rank_files import SEPARATOR
 
@@ -56,6 +58,7 @@ _RESTORES = ("restore", "load_checkpoint")
 _WHOLE = (RESTORE, EVALUATION, CHECKPOINT)  # what is inside them belongs to them
 
 
+@functools.lru_cache(maxsize=1024)  # ranks have the same stages
 def row_of_stage(path: str) -> str:
     """The row of what a stage takes beside the stages inside it.
 
