@@ -113,7 +113,7 @@ def _main(argv: Sequence[str] | None) -> int:
     reader = LedgerReader()
     verdict = verdict_of(logs, args.ranks, args.steps, args.warmup, reader)
     hung = _find_hang(logs, args.ranks, args.hung, verdict)
-    answer = Answer(verdict, hung, reader.ledger(logs, args.hung), args.ledger)
+    answer = Answer(verdict, hung, reader.ledger(args.hung), args.ledger)
     try:
         _write(answer, args)
     except BrokenPipeError:

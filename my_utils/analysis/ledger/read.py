@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,15 +33,15 @@ class LedgerReader:
         """Which of the ranks are of the run, and how their processes are."""
         self._run = run
 
-    def ledger(self, logs: Sequence[str], hung_s: float | None = None) -> Ledger | None:
-        """None where the run could not be read. logs: its folders. hung_s: without progress before
-        its end, from which on a process hung; 30 by default."""
+    def ledger(self, hung_s: float | None = None) -> Ledger | None:
+        """None where the run could not be read. hung_s: without progress before its end, from which
+        on a process hung; 30 by default."""
         if self._run is None:
             return None
         there = set(self._run.ranks.tolist())
         kept = [one for one in self._ranks if one.rank in there]
         size = min(self._run.world_size, WORLD_SIZE_MAX)
-        run_file = run_file_of(logs)
+        run_file = run_file_of(self._run.paths)
         return ledger_of(
             kept, _missing(size, there), self._run.processes, _ns(run_file.get("started")),
             _ns(run_file.get("ended")), HUNG_S if hung_s is None else hung_s,

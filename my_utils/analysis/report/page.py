@@ -16,9 +16,11 @@ from ...core.colours import stage_colour, text_colour
 from ..pages.html import rendered
 from ..pages.tables import Table
 from .bars import mean_step, rank_bars, row_means, waits_ns
+from .ledger_bars import ledger_bars, ledger_legend, ledger_table
 from .page_tables import host_table, rank_table, stage_table
 
 if TYPE_CHECKING:
+    from ..ledger.ledger import Ledger
     from ..verdict.result import Verdict
     from ..verdict.run_data import Matrix, RunData
     from .flames import Flames
@@ -54,7 +56,7 @@ class PageTrace:
 class Page:
     """What the page shows. sync_stages: in which ranks wait. warmup: columns that are left out of
     means. flames: of a sampled profile. tables: more than those of stages, ranks and hosts.
-    viewer: Perfetto's address."""
+    ledger: of all time of the job. viewer: Perfetto's address."""
 
     run: RunData
     verdict: Verdict
@@ -65,6 +67,7 @@ class Page:
     flames: Flames | None = None
     tables: Sequence[Table] = ()
     problems: Sequence[str] = field(default_factory=list)
+    ledger: Ledger | None = None
     viewer: str = VIEWER
 
     @cached_property
@@ -86,6 +89,7 @@ def page_text(page: Page) -> str:
         data=_data(page),
         tables=[
             *page.tables,
+            *([ledger_table(page.ledger)] if page.ledger is not None else []),
             stage_table(run, page.warmup, page.sync_stages),
             rank_table(run, page.warmup, page.waited),
             host_table(run, page.warmup, page.waited),
@@ -94,6 +98,9 @@ def page_text(page: Page) -> str:
         state=STATE[page.verdict.status],
         verdict="\n".join(page.verdict.lines(width=100)),
         problems=[*(page.problems or run.problems), *of_flames],
+        ledger=page.ledger,
+        ledger_bars=[] if page.ledger is None else ledger_bars(page.ledger),
+        ledger_legend=[] if page.ledger is None else ledger_legend(page.ledger),
         parts=parts,
         step_ms=float(np.nanmean(run.step_ns[:, page.warmup :])) * 1e-6 if parts else 0.0,
         bars=rank_bars(run, page.waited, page.warmup),

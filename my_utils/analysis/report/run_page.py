@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...core.ranges import as_ranges, ranges_text
+from ..ledger.read import LedgerReader
 from ..replay.graph import Graph
 from ..replay.inputs import chosen_operations, holds_operations
 from ..replay.judge import judge_operations, whole_graph
@@ -18,7 +19,7 @@ from ..replay.levels import CannotReplay
 from ..replay.operations import Floats, Ints, Operations
 from ..verdict.device import by_the_device
 from ..verdict.load import NothingToJudge
-from ..verdict.rank_files import find_rank_files, last_run, read_rank
+from ..verdict.rank_files import RankStages, find_rank_files, last_run, read_rank
 from ..verdict.run_data import Matrix, RunData, SyncPoint
 from .flames import Profiled
 from .judged import Source, judged
@@ -44,12 +45,20 @@ def page_of(source: Source) -> Page:
     if holds_operations(source.paths):
         return _page_of_operations(source)
     profiled = Profiled(source.paths, source.ranks)
-    run, verdict = judged(source, profiled.take)
+    reader = LedgerReader()
+
+    def take(rank: RankStages) -> None:
+        profiled.take(rank)
+        reader.add(rank)
+
+    run, verdict = judged(source, take)
+    reader.choose(run)
     run = by_the_device(run) or run
     meet = {point.stage for point in run.sync_points or ()} | {*verdict.inferred}
     page = Page(run, verdict, [name for name in run.stages if name in meet], verdict.warmup)
     page.tables = [finding_table(verdict.findings)]
     page.flames = profiled.flames()
+    page.ledger = reader.ledger()
     step = _worst_column(page)
     if step is not None:
         chosen = _ranks_beside(page, step)
