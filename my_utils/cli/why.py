@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..analysis.ledger.data import as_data
+from ..analysis.ledger.data import as_data, figures_of
 from ..analysis.ledger.read import LedgerReader
 from ..analysis.ledger.text import ledger_lines, table_lines
 from ..analysis.replay.inputs import verdict_of
@@ -120,7 +120,8 @@ def _main(argv: Sequence[str] | None) -> int:
         raise
     except OSError as error:
         return fail("why", error)
-    if not export_verdict("why", verdict, args.export):
+    figures = {} if answer.ledger is None else figures_of(answer.ledger)
+    if not export_verdict("why", verdict, args.export, figures):
         return EXIT_FAILED
     return EXIT_FOUND if verdict.hangs else _STATUSES[verdict.status]
 

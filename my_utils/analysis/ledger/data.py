@@ -70,6 +70,14 @@ class LedgerData(TypedDict):
     notes: list[str]
 
 
+def figures_of(ledger: Ledger) -> dict[str, float]:
+    """The shares of goodput and of each row that a rank has, by name: "goodput",
+    "ledger/other_code"."""
+    shares = {row: ledger.share(row) for row in ROWS}
+    rows = {f"ledger/{row.replace(' ', '_')}": share for row, share in shares.items() if share}
+    return {"goodput": ledger.goodput, **rows}
+
+
 def as_data(ledger: Ledger) -> LedgerData:
     return {
         "begin": ledger.begin_ns / 1e9,

@@ -8,7 +8,8 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from ...core.command_line import fail
@@ -47,12 +48,20 @@ def add_export(chosen: argparse.ArgumentParser) -> None:
     )
 
 
-def export_verdict(command: str, verdict: Verdict, targets: Sequence[tuple[str, str]]) -> bool:
-    """Sends it to each; False, with the reason on standard error, where one did not take it."""
+def export_verdict(
+    command: str,
+    verdict: Verdict,
+    targets: Sequence[tuple[str, str]],
+    more: Mapping[str, float] = MappingProxyType({}),
+) -> bool:
+    """Sends it, and more figures, to each; False, with the reason on standard error, where one did
+    not take it."""
+    summary = summary_of(verdict)
+    summary = replace(summary, figures={**summary.figures, **more})
     fine = True
     for kind, run in targets:
         try:
-            export_summary(kind, run, summary_of(verdict))
+            export_summary(kind, run, summary)
         except (ExportError, ImportError) as error:
             fail(command, error)
             fine = False
