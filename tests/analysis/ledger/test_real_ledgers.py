@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).with_name("training.py")
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--monitor-interval", "0.2"]
 
 
-def trained(folder: Path, *plants: str, ranks: int = 1, seconds: int = 300) -> dict[str, Any]:
+def trained(folder: Path, *plants: str, ranks: int = 1) -> dict[str, Any]:
     """The ledger of `my_utils run`."""
     command = [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", str(folder / "logs"), "--"]
     if ranks > 1 or "death" in plants:
@@ -28,13 +28,9 @@ def trained(folder: Path, *plants: str, ranks: int = 1, seconds: int = 300) -> d
     else:
         command += [sys.executable]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([*command, str(SCRIPT), str(folder), *plants], cwd=folder, env=env)
-    try:
-        process.wait(seconds)
-    finally:
-        process.kill()
-        process.wait()
-    why = [sys.executable, "-m", "my_utils", "why", str(folder / "logs"), "--json"]
+    command += [str(SCRIPT), str(folder), *plants]
+    subprocess.run(command, cwd=folder, env=env, check=False, timeout=300)
+    why = [sys.executable, "-m", "my_utils", "why", str(folder / "logs"), "--json", "--hung", "4"]
     found = subprocess.run(why, capture_output=True, text=True, check=False, env=env)
     ledger: dict[str, Any] = json.loads(found.stdout)["ledger"]
     sums = [sum(row["ns"][at] for row in ledger["rows"]) for at in range(ranks)]
@@ -87,3 +83,11 @@ def test_of_a_restart_from_a_checkpoint(tmp_path: Path) -> None:
     assert [one["in_vain"] for one in ledger["attempts"]] == [[100, 104], None]
     near(ledger, tmp_path, "checkpoint", "launch", "restore", attempts=2)
     assert of(ledger, "restart") > 0 and of(ledger, "in vain") > 0
+
+
+def test_of_a_hang_that_is_killed(tmp_path: Path) -> None:
+    """Its heart beats each 2.5 s at least: what comes after the last beat is not known."""
+    ledger = trained(tmp_path, "hang")
+    truth_ms = json.loads((tmp_path / "truth-0-0.json").read_text())["hang"] * 1e-6
+    assert truth_ms - 2600 <= of(ledger, "hang") <= truth_ms + 100
+    assert of(ledger, "hang") + of(ledger, "exit") >= truth_ms - 100

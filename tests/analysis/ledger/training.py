@@ -9,6 +9,7 @@ import contextlib
 import gc
 import json
 import os
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -101,8 +102,10 @@ for step in range(first, STEPS):
         write()
         os._exit(3)
     if "hang" in PLANTS and step == 100:
+        with timed("hang"):
+            time.sleep(8)
         write()
-        time.sleep(1000)
+        os.kill(os.getpid(), signal.SIGKILL)
 end_ns = time.monotonic_ns()
 if "closing" in PLANTS:
     time.sleep(0.5)
