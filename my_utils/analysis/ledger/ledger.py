@@ -18,6 +18,7 @@ from .in_vain import steps_in_vain
 from .meetings import Waits, split_waits
 from .rank_times import AttemptTimes, Gap, RankTimes
 from .rows import (
+    CHECKPOINT,
     CLOSING,
     COMMUNICATION,
     COMPUTE,
@@ -199,9 +200,13 @@ class _Sheet:
                 steps = self._times.attempts[number].steps
                 those = (steps >= first) & (steps <= last)
                 ns = self.of_attempts[number]
-                lost = ns[those].sum(1)
+                kept = np.zeros(len(ns), np.int64)
+                if self._times.is_automatic:  # a checkpoint counts into the step after it
+                    kept[steps == first] = ns[steps == first, PLACES[CHECKPOINT]]
+                lost = ns[those].sum(1) - kept[those]
                 ns[those] = 0
                 ns[those, PLACES[IN_VAIN]] = lost
+                ns[those, PLACES[CHECKPOINT]] = kept[those]
 
     def add_outside(
         self, begin_ns: int, end_ns: int, process: Process | None, hung_s: float
