@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -40,7 +41,8 @@ if checkpoint.exists():
     event("restored", at=ended)
     model.load_state_dict(state["model"])
     first = state["step"]
-loader = torch.utils.data.DataLoader([torch.ones(256)] * (STEPS - first), batch_size=1)
+data: Any = [torch.ones(256)] * (STEPS - first)
+loader: Any = torch.utils.data.DataLoader(data, batch_size=1)
 event("prepared")
 for number, batch in enumerate(loader):
     step = first + number

@@ -43,8 +43,8 @@ def of(ledger: dict[str, Any], row: str, rank: int = 0) -> float:
 
 
 def near(ledger: dict[str, Any], folder: Path, *rows: str, attempts: int = 1) -> None:
-    """What a busy machine took of a stage is in other rows."""
-    taken_ms = sum(of(ledger, row) for row in ("no core", "quota", "warm-up"))
+    """What a busy machine took of a stage is in other rows, and some steps have no counters."""
+    taken_ms = sum(of(ledger, row) for row in ("no core", "quota", "warm-up", "pause"))
     for row in rows:
         truth_ms = 0.0
         for attempt in range(attempts):
