@@ -12,7 +12,7 @@ from ..verdict.endings import run_file_of
 from ..verdict.rank_files import RankStages
 from ..verdict.run_data import RunData
 from ..verdict.sync import meetings_of
-from .ledger import HUNG_S, Ledger, ledger_of
+from .ledger import HUNG_S, Job, Ledger, ledger_of
 from .rank_times import RankTimes, times_of_rank
 
 
@@ -38,15 +38,15 @@ class LedgerReader:
         on a process hung; 30 by default."""
         if self._run is None:
             return None
-        there = set(self._run.ranks.tolist())
+        there = {*self._run.ranks.tolist(), *self._run.gone}
         kept = [one for one in self._ranks if one.rank in there]
         size = min(self._run.world_size, WORLD_SIZE_MAX)
         run_file = run_file_of(self._run.paths)
-        return ledger_of(
-            kept, _missing(size, there), self._run.processes, _ns(run_file.get("started")),
-            _ns(run_file.get("ended")), HUNG_S if hung_s is None else hung_s,
-            list(_inferred(self._run)),
+        job = Job(
+            _ns(run_file.get("started")), _ns(run_file.get("ended")), _missing(size, there),
+            self._run.gone, self._run.processes, list(_inferred(self._run)),
         )  # fmt: skip
+        return ledger_of(kept, job, HUNG_S if hung_s is None else hung_s)
 
 
 def _inferred(run: RunData) -> Iterator[tuple[str, frozenset[int]]]:

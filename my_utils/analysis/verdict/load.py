@@ -105,6 +105,7 @@ def run_of(
     run.recorded = [] if ranks.lost else _recorded(kept, ranks.shifts)  # calls may be missing
     run_file = run_file_of(names)
     run.paths, run.command = list(names), command_of(run_file)
+    run.gone = tuple(ranks.gone)
     run.processes = processes_of(names)
     run.ended, run.running = states_of(run.processes, run.ranks)
     if not run.running:

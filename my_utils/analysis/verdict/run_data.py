@@ -105,7 +105,8 @@ class RunData:
         the first of an attempt on a rank, an array R × S: the time before it is not a step's. None
         if there is one attempt.
     ready: when the buckets of DDP were ready inside backward, None if it was not recorded.
-    recorded: the ranks that recorded where they meet, for a replay. processes: by rank.
+    recorded: the ranks that recorded where they meet, for a replay. processes: by rank. gone: ranks
+        that the last attempt has no more; they are in no array.
     """
 
     ranks: npt.NDArray[np.int64]
@@ -140,6 +141,7 @@ class RunData:
     ready: ReadyTimes | None = None
     recorded: Sequence[RecordedRank] = ()
     processes: Mapping[int, Process] = field(default_factory=dict)
+    gone: Sequence[int] = ()
 
     def __repr__(self) -> str:
         return (

@@ -106,6 +106,23 @@ def test_what_continues_was_not_in_vain(tmp_path: Path) -> None:
     assert of(ledger, "in vain") == 0
 
 
+def test_the_job_may_have_fewer_or_more_ranks_later(tmp_path: Path) -> None:
+    """What a rank is not there is in no other row."""
+    for name, first, second in (("fewer", 3, 2), ("more", 2, 3)):
+        folder = tmp_path / name
+        run = Run(ranks=first, steps=60)
+        run.write(folder)
+        later = Run(ranks=second, steps=60, first_step=60, attempt=2, start_ns=LATER_NS)
+        later.write(folder)
+        ledger = ledger_of(folder)
+        assert ledger.ranks == [0, 1, 2]
+        of_the_other = {"fewer": later, "more": run}[name]
+        took = of_the_other.exits_ns[0, -1] + of_the_other.took_ns[0, -1, -1]
+        gone_ns = took - (START_NS if name == "more" else LATER_NS)
+        assert of(ledger, "not recorded", 2) > gone_ns
+        assert of(ledger, "launcher", 2) == 0 and of(ledger, "exit", 2) == 0
+
+
 # --- what was not recorded ---
 
 

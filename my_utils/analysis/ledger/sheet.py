@@ -1,0 +1,171 @@
+"""The times of a rank while the rules of the ledger move them from row to row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..verdict.run_data import CLOSED, Process
+from .rank_times import AttemptTimes, Gap, RankTimes
+from .rows import (
+    CHECKPOINT,
+    CLOSING,
+    COMMUNICATION,
+    COMPUTE,
+    COPIES,
+    GC,
+    HANG,
+    IN_STEPS,
+    IN_VAIN,
+    INPUT,
+    LAUNCH,
+    NO_CORE,
+    NOT_RECORDED,
+    OTHER_CODE,
+    PAUSE,
+    PLACES,
+    QUOTA,
+    RESTART,
+    ROWS,
+    WARM_UP,
+)
+from .sweep import Integers
+
+NS_IN_US = 1000
+# From which the host's costs and the warm-up are taken: the others come before them.
+_TAKEN_FROM = (COMPUTE, COMMUNICATION, INPUT, COPIES, OTHER_CODE)
+
+
+class Sheet:
+    """A rank's times while they are moved to their rows. of_attempts: step × row of each attempt;
+    outside: by row."""
+
+    def __init__(self, times: RankTimes) -> None:
+        self._times = times
+        self.of_attempts = {number: one.ns.copy() for number, one in times.attempts.items()}
+        self._outside = np.zeros(len(ROWS), np.int64)
+
+    def take_host_costs(self, counts: Mapping[int, int]) -> None:
+        """Moves what the host took from the rows that are above their usual."""
+        for number, one in self._times.attempts.items():
+            ns = self.of_attempts[number]
+            usual = _usual(ns, counts.get(number, 0))
+            if not one.counters or usual is None:
+                continue
+            above = np.maximum(ns - usual, 0)
+            for row, wanted in _host_costs(one).items():
+                _move(ns, above, wanted, PLACES[row])
+
+    def take_warm_ups(self, counts: Mapping[int, int]) -> None:
+        for number, ns in self.of_attempts.items():
+            count = counts.get(number, 0)
+            usual = _usual(ns, count)
+            if count and usual is not None:
+                rows = [PLACES[row] for row in _TAKEN_FROM]
+                first = ns[:count]
+                above = np.maximum(first[:, rows] - usual[rows], 0)
+                first[:, rows] -= above
+                first[:, PLACES[WARM_UP]] += above.sum(1)
+
+    def take_pauses(self, counts: Mapping[int, int]) -> None:
+        for number, ns in self.of_attempts.items():
+            usual = _usual(ns, counts.get(number, 0))
+            if usual is not None:
+                above = np.maximum(ns[:, PLACES[OTHER_CODE]] - usual[PLACES[OTHER_CODE]], 0)
+                ns[:, PLACES[OTHER_CODE]] -= above
+                ns[:, PLACES[PAUSE]] += above
+
+    def take_in_vain(self, vain: Mapping[int, tuple[int, int]]) -> None:
+        for number, (first, last) in vain.items():
+            if number in self.of_attempts:
+                steps = self._times.attempts[number].steps
+                those = (steps >= first) & (steps <= last)
+                ns = self.of_attempts[number]
+                kept = np.zeros(len(ns), np.int64)
+                if self._times.is_automatic:  # a checkpoint counts into the step after it
+                    kept[steps == first] = ns[steps == first, PLACES[CHECKPOINT]]
+                lost = ns[those].sum(1) - kept[those]
+                ns[those] = 0
+                ns[those, PLACES[IN_VAIN]] = lost
+                ns[those, PLACES[CHECKPOINT]] = kept[those]
+
+    def add_begin(self, begin_ns: int, before: str) -> None:
+        """What lies before, between and behind the steps of its attempts. before: the row of the
+        time until its first process."""
+        times = self._times
+        for one in times.attempts.values():
+            for row, ns in one.outside.items():
+                self._outside[PLACES[row]] += ns
+        first, *_ = times.attempts.values()
+        began_ns = first.began_ns
+        if began_ns is None and before == NOT_RECORDED:
+            began_ns = first.set_up_ns
+        self._split(begin_ns, times.first_ns, (before, began_ns), (LAUNCH, None))
+        for gap in times.gaps:
+            self._add_gap(gap)
+
+    def _add_gap(self, gap: Gap) -> None:
+        before, after = (self._times.attempts[one] for one in (gap.before, gap.after))
+        self._split(
+            gap.begin_ns, gap.end_ns,
+            (CLOSING, gap.begin_ns if before.ended_ns is None else before.ended_ns),
+            (RESTART, after.set_up_ns if after.began_ns is None else after.began_ns),
+            (LAUNCH, None),
+        )  # fmt: skip
+
+    def add_end(self, end_ns: int, process: Process | None, hung_s: float, after: str) -> None:
+        """after: the row of the time behind the end of its last process."""
+        times = self._times
+        *_, last = times.attempts.values()
+        if process is None:
+            self._split(times.last_ns, end_ns, (CLOSING, last.ended_ns), (NOT_RECORDED, None))
+            return
+        seen_ns = process.seen_ns - times.moved_ns
+        row = CLOSING
+        if process.state != CLOSED:
+            row = HANG if seen_ns - times.last_ns >= hung_s * 1e9 else OTHER_CODE
+        self._split(times.last_ns, end_ns, (row, seen_ns), (after, None))
+
+    def _split(self, from_ns: int, to_ns: int, *until: tuple[str, int | None]) -> None:
+        """Gives each row the time until a moment. One that is not known, or out of order, gives its
+        row nothing; the last one has the rest."""
+        for row, moment in until[:-1]:
+            at_ns = from_ns if moment is None else min(max(moment, from_ns), to_ns)
+            self._outside[PLACES[row]] += at_ns - from_ns
+            from_ns = at_ns
+        self._outside[PLACES[until[-1][0]]] += to_ns - from_ns
+
+    def totals(self) -> Integers:
+        found = self._outside.copy()
+        for ns in self.of_attempts.values():
+            found[:IN_STEPS] += ns.sum(0)
+        return found
+
+
+def _usual(ns: Integers, count: int) -> Integers | None:
+    """Of each row the median of the steps behind the warm-up; None where there are none."""
+    later = ns[count:]
+    return np.median(later, axis=0).astype(np.int64) if len(later) else None
+
+
+def _host_costs(one: AttemptTimes) -> dict[str, Integers]:
+    """ns of each step by row; a quota is a part of the delay."""
+    zero = np.zeros(len(one.steps), np.int64)
+    known = {name: values * NS_IN_US for name, values in one.counters.items()}
+    delay = known.get("delay_us", zero)
+    quota = np.minimum(known.get("quota_us", zero), delay)
+    gc = sum((known.get(f"gc{n}_us", zero) for n in range(3)), zero)
+    return {GC: gc, QUOTA: quota, NO_CORE: delay - quota}
+
+
+def _move(ns: Integers, above: Integers, wanted: Integers, to: int) -> None:
+    """Moves what is wanted of each step to a row, as far as others are above their usual: first
+    those that are above it most in all."""
+    rows = [PLACES[row] for row in _TAKEN_FROM]
+    for row in sorted(rows, key=lambda row: -int(above[:, row].sum())):
+        taken = np.minimum(wanted, above[:, row])
+        ns[:, row] -= taken
+        above[:, row] -= taken
+        ns[:, to] += taken
+        wanted = wanted - taken
