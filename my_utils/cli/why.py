@@ -110,7 +110,7 @@ def _main(argv: Sequence[str] | None) -> int:
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
     logs = found_logs("why", args.logs, args.quiet)
-    reader = LedgerReader()
+    reader = LedgerReader(is_part=args.ranks is not None)
     verdict = verdict_of(logs, args.ranks, args.steps, args.warmup, reader)
     hung = _find_hang(logs, args.ranks, args.hung, verdict)
     answer = Answer(verdict, hung, reader.ledger(args.hung), args.ledger)

@@ -15,11 +15,15 @@ from ..verdict.sync import meetings_of
 from .ledger import HUNG_S, Job, Ledger, ledger_of
 from .rank_times import RankTimes, times_of_rank
 
+OF_SOME = "only some ranks were asked for: what they wait for others is in the rows of their stages"
+
 
 class LedgerReader:
-    """Takes the ranks of one run. `add` may be called by several threads at once."""
+    """Takes the ranks of one run. `add` may be called by several threads at once. is_part: only
+    some of them were asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_part: bool = False) -> None:
+        self._is_part = is_part
         self._ranks: list[RankTimes] = []
         self._run: RunData | None = None
 
@@ -46,7 +50,10 @@ class LedgerReader:
             _ns(run_file.get("started")), _ns(run_file.get("ended")), _missing(size, there),
             self._run.gone, self._run.processes, list(_inferred(self._run)),
         )  # fmt: skip
-        return ledger_of(kept, job, HUNG_S if hung_s is None else hung_s)
+        found = ledger_of(kept, job, HUNG_S if hung_s is None else hung_s)
+        if found is not None and self._is_part and any(one.meetings for one in kept):
+            found.notes.append(OF_SOME)
+        return found
 
 
 def _inferred(run: RunData) -> Iterator[tuple[str, frozenset[int]]]:
