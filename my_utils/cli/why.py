@@ -21,7 +21,7 @@ from ..analysis.ledger.text import ledger_lines, table_lines
 from ..analysis.replay.inputs import verdict_of
 from ..analysis.verdict.export import add_export, export_verdict
 from ..analysis.verdict.result import Verdict
-from ..analysis.verdict.text import terminal_width
+from ..analysis.verdict.text import LINES_MAX, shortened, terminal_width
 from ..core.arguments import parse_seconds
 from ..core.command_line import (
     EXIT_FAILED,
@@ -174,7 +174,11 @@ def _as_json(answer: Answer) -> str:
 def _as_text(answer: Answer, width: int = 100) -> str:
     """A hang comes first: what bounds its steps is another question."""
     lines = [] if answer.hung is None else [*answer.hung.lines(), ""]
-    return "\n".join([*lines, *answer.verdict.lines(width), *_of_ledger(answer, width)]) + "\n"
+    ledger = _of_ledger(answer, width)
+    judged = answer.verdict.lines(width)
+    if not answer.is_whole:
+        judged = shortened(judged, LINES_MAX - len(ledger))
+    return "\n".join([*lines, *judged, *ledger]) + "\n"
 
 
 def _of_ledger(answer: Answer, width: int) -> list[str]:

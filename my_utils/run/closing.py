@@ -18,7 +18,6 @@ from .environment import hung_after_s
 from .report_file import Reported
 
 LINES_MAX = 12
-FOOT = 2  # lines at the end of a verdict: what was judged
 _WIDTHS = (60, 120)
 _SECONDS_MAX = 120
 
@@ -82,11 +81,10 @@ def _why_nothing(reported: Reported) -> str:
 def verdict_lines(places: Sequence[str], most: int) -> list[str]:
     """The verdict on the folders as one run in so many lines, or one line with the reason why there
     is none. Before it comes who held the others up, where the run was ended in a standstill."""
+    from ..analysis.verdict.text import shortened
+
     standstill = _standstill_lines(places)
-    judged, left = _judged_lines(places), most - len(standstill)
-    if len(judged) > left:
-        judged[left - FOOT : -FOOT] = []
-    return standstill + judged
+    return standstill + shortened(_judged_lines(places), most - len(standstill))
 
 
 def _standstill_lines(places: Sequence[str]) -> list[str]:

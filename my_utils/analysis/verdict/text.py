@@ -23,6 +23,7 @@ from .next_steps import (
 if TYPE_CHECKING:
     from .result import Finding, Verdict
 
+FOOT = 2  # lines at the end: what was judged
 LINES_MAX = 12
 LEAST_WIDTH, MOST_WIDTH = 60, 120
 ALSO_MAX = 3
@@ -104,6 +105,16 @@ def terminal_lines(verdict: Verdict, width: int) -> list[str]:
     else:
         lines = [part for line in _judged(verdict, width) for part in wrapped(line, width)][:left]
     return head + lines + [_cut(line, width) for line in foot]
+
+
+def shortened(lines: list[str], most: int) -> list[str]:
+    """The lines of a verdict without those before what was judged, where there are too many.
+
+    >>> shortened(["head", "next", "also", "also", "not timed", "judged"], 4)
+    ['head', 'next', 'not timed', 'judged']
+    """
+    kept = max(most - FOOT, 0)
+    return lines if len(lines) <= most else [*lines[:kept], *lines[-FOOT:]]
 
 
 def ending_lines(verdict: Verdict, width: int) -> list[str]:
