@@ -30,7 +30,10 @@ from .rows import (
 from .sweep import Integers, Segments, segments_of
 
 OPTIMIZER = "optimizer"  # as `my_utils run` names it: behind it, a step is done
-COUNTERS = ("gc0_us", "gc1_us", "gc2_us", "delay_us", "quota_us")
+COUNTERS = {
+    **{f"host.{name}": name for name in ("gc0_us", "gc1_us", "gc2_us", "delay_us", "quota_us")},
+    "compile.us": "compile_us",
+}
 _BEGINS_A_STEP = (INPUT, COMPUTE, EVALUATION)  # what comes before the first of these is launch
 _INTEGER = re.compile("-?[0-9]{1,19}")
 
@@ -283,11 +286,10 @@ def _integer(text: str) -> int | None:
 
 def _counters(rank: RankStages, found: AttemptTimes) -> Iterator[tuple[str, Integers]]:
     columns: Mapping[str, npt.NDArray[np.generic]] = rank.counters
-    wanted = {f"host.{name}": name for name in COUNTERS}
     for number, name in enumerate(rank.counter_names):
-        if name not in wanted:
+        if name not in COUNTERS:
             continue
         rows = (columns["name"] == number) & (columns["attempt"] == found.number)
         places, known = _places_in(found.steps, rank.counters["step"][rows])
         values = np.nan_to_num(rank.counters["value"][rows][known])
-        yield wanted[name], sums_at(places[known], np.maximum(values, 0), len(found.steps))
+        yield COUNTERS[name], sums_at(places[known], np.maximum(values, 0), len(found.steps))

@@ -7,7 +7,8 @@ import functools
 from ..verdict.kinds import Kind, kind_of_stage
 from ..verdict.rank_files import SEPARATOR
 
-LAUNCHER, LAUNCH, RESTORE, WARM_UP = "launcher", "launch", "restore", "warm-up"
+LAUNCHER, LAUNCH, RESTORE = "launcher", "launch", "restore"
+COMPILE, WARM_UP = "compile", "warm-up"
 COMPUTE, COMMUNICATION, WAITING = "compute", "communication", "waiting"
 INPUT, COPIES, EVALUATION, CHECKPOINT = "input", "copies", "evaluation", "checkpoint"
 GC, NO_CORE, QUOTA = "gc", "no core", "quota"
@@ -30,6 +31,7 @@ ROWS = {
     NO_CORE: "other threads had the cores, where a step takes longer by it",
     PAUSE: "in no stage: above its usual",
     OTHER_CODE: "in no stage: the usual",
+    COMPILE: "Dynamo compiles, where a step takes longer by it",
     WARM_UP: "of an attempt's first steps, what is above the usual of each row",
     IN_VAIN: "steps that a restart did again",
     LAUNCHER: "from the job's start to its first process",

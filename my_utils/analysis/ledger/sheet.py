@@ -12,6 +12,7 @@ from .rows import (
     CHECKPOINT,
     CLOSING,
     COMMUNICATION,
+    COMPILE,
     COMPUTE,
     COPIES,
     GC,
@@ -156,7 +157,8 @@ def _host_costs(one: AttemptTimes) -> dict[str, Integers]:
     delay = known.get("delay_us", zero)
     quota = np.minimum(known.get("quota_us", zero), delay)
     gc = sum((known.get(f"gc{n}_us", zero) for n in range(3)), zero)
-    return {GC: gc, QUOTA: quota, NO_CORE: delay - quota}
+    compiled = known.get("compile_us", zero)
+    return {GC: gc, QUOTA: quota, NO_CORE: delay - quota, COMPILE: compiled}
 
 
 def _move(ns: Integers, above: Integers, wanted: Integers, to: int) -> None:

@@ -12,6 +12,7 @@ from ..ledger.rows import (
     CHECKPOINT,
     CLOSING,
     COMMUNICATION,
+    COMPILE,
     COMPUTE,
     COPIES,
     EVALUATION,
@@ -45,9 +46,9 @@ _COLOURS = {
     COMPUTE: "#009e73", COMMUNICATION: "#cc79a7", WAITING: "#b5bac2", INPUT: "#d55e00",
     COPIES: "#f0e442", EVALUATION: "#8c6bb1", CHECKPOINT: "#e69f00", GC: "#a6761d",
     QUOTA: "#6b4c2a", NO_CORE: "#b09c3f", PAUSE: "#5f6670", OTHER_CODE: "#7fc8a9",
-    WARM_UP: "#d9bf77", IN_VAIN: "#8f1d14", LAUNCHER: "#a9d3ef", LAUNCH: "#56b4e9",
-    RESTORE: "#0072b2", HANG: "#24292f", RESTART: "#f08a6b", CLOSING: "#c5b3e6", EXIT: "#9a93c9",
-    NOT_RECORDED: "#8a8f98",
+    COMPILE: "#c2923a", WARM_UP: "#d9bf77", IN_VAIN: "#8f1d14", LAUNCHER: "#a9d3ef",
+    LAUNCH: "#56b4e9", RESTORE: "#0072b2", HANG: "#24292f", RESTART: "#f08a6b",
+    CLOSING: "#c5b3e6", EXIT: "#9a93c9", NOT_RECORDED: "#8a8f98",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import functools
 import gc
 import inspect
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,6 +60,9 @@ class Listener:
     def restored(self, file: object) -> None:
         """The same of one that was loaded."""
 
+    def compiled(self, ns: int) -> None:
+        """Dynamo has compiled something, and took so long."""
+
     def freezes(self) -> None:
         """gc.freeze will hide all objects from a scan."""
 
@@ -94,6 +98,7 @@ class Patches:
         when_imported("torch.nn.utils.clip_grad", self._late(self._clipping))
         when_imported("torch.distributed.checkpoint", self._late(self._distributed_checkpoints))
         when_imported("safetensors.torch", self._late(self._safetensors))
+        when_imported("torch._dynamo.callback", self._late(self._compiling))
         for module, kind in (("arrow", "Dataset"), ("iterable", "IterableDataset")):
             when_imported(f"datasets.{module}_dataset", self._late(self._iterated(kind, "iter")))
         when_imported("webdataset.pipeline", self._late(self._iterated("DataPipeline")))
@@ -454,6 +459,22 @@ class Patches:
     def _safetensors(self, module: Any) -> None:
         for name in ("save_file", "load_file", "save_model", "load_model"):
             self._file(module, name, "filename")
+
+    def _compiling(self, module: Any) -> None:
+        handler, compiled = module.callback_handler, self._listener.compiled
+        began_ns = 0  # of the outermost one, which is the only one that is told
+
+        def starts(_: object) -> None:
+            nonlocal began_ns
+            began_ns = time.monotonic_ns()
+
+        def ends(_: object) -> None:
+            compiled(time.monotonic_ns() - began_ns)
+
+        handler.register_start_callback(starts)
+        handler.register_end_callback(ends)
+        self._undo.append(lambda: handler.remove_start_callback(starts))
+        self._undo.append(lambda: handler.remove_end_callback(ends))
 
     def _freeze(self) -> None:
         freeze, freezes = gc.freeze, self._listener.freezes

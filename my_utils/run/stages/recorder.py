@@ -333,6 +333,13 @@ class Recorder(Listener):
         except Exception as error:
             self._step_aside(error)
 
+    def compiled(self, ns: int) -> None:
+        try:
+            self._catch_up()
+            _core.log_event("compile", "COUNTER", self.iterations.number, f"us={ns // 1000}")
+        except Exception as error:
+            self._step_aside(error)
+
     def freezes(self) -> None:
         try:
             self.roots.remember()

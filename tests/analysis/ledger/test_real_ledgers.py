@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ...conftest import ROOT
+from ...support import profile_rows
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -30,6 +31,11 @@ def trained(folder: Path, *plants: str, ranks: int = 1) -> dict[str, Any]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command += [str(SCRIPT), str(folder), *plants]
     subprocess.run(command, cwd=folder, env=env, check=False, timeout=300)
+    return judged(folder, ranks)
+
+
+def judged(folder: Path, ranks: int) -> dict[str, Any]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     why = [sys.executable, "-m", "my_utils", "why", str(folder / "logs"), "--json", "--hung", "4"]
     found = subprocess.run(why, capture_output=True, text=True, check=False, env=env)
     ledger: dict[str, Any] = json.loads(found.stdout)["ledger"]
@@ -91,3 +97,42 @@ def test_of_a_hang_that_is_killed(tmp_path: Path) -> None:
     truth_ms = json.loads((tmp_path / "truth-0-0.json").read_text())["hang"] * 1e-6
     assert truth_ms - 2600 <= of(ledger, "hang") <= truth_ms + 100
     assert of(ledger, "hang") + of(ledger, "exit") >= truth_ms - 100
+
+
+COMPILES = """
+import json, time, torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+fast = torch.compile(model, backend="aot_eager", dynamic=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+took = []
+for step in range(120):
+    batch = torch.ones(4 if step < 60 else 8, 64)
+    begin = time.monotonic_ns()
+    loss = fast(batch).sum()
+    took.append(time.monotonic_ns() - begin)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+json.dump(took, open("took.json", "w"))
+"""
+
+
+def test_compiling_in_the_middle_is_no_computing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(COMPILES)
+    command = [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", "logs", "--"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [*command, sys.executable, "train.py"], cwd=tmp_path, env=env, check=True, timeout=300
+    )
+    compiled = {
+        row.step: int(row.metadata["us"]) * 1e-3
+        for row in reversed(profile_rows.read(tmp_path / "logs" / "profile_rank_0.csv"))
+        if row.name == "compile" and "us" in row.metadata and row.step > 0
+    }  # of the step, the first one
+    took_ms = json.loads((tmp_path / "took.json").read_text())[60] * 1e-6
+    assert list(compiled) == [60] and compiled[60] <= took_ms
+    ledger = judged(tmp_path, 1)
+    taken_ms = sum(of(ledger, row) for row in ("no core", "gc"))
+    assert of(ledger, "compile") + taken_ms >= 0.8 * took_ms
+    assert of(ledger, "compute") < took_ms
