@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..ledger.rows import ROWS
 from ..verdict.run_data import Matrix
 from .intervals import (
     FALSE_ALARMS,
@@ -19,7 +20,7 @@ from .intervals import (
     sample,
 )
 from .load import MEMORY, NothingToCompare, RunSteps, aligned, load_steps
-from .result import Difference, FigureDifference, StageDifference, Status
+from .result import Difference, FigureDifference, RowDifference, StageDifference, Status
 from .usual import Split, split
 
 STEPS_LEAST = 20
@@ -84,6 +85,7 @@ def _compared_by_one_clock(
     found.a_whole_ns, found.b_whole_ns = float(one.means[WHOLE]), float(two.means[WHOLE])
     found.stages = _stages(stages, one, two)
     _name_ranks(found.stages, stages, (a, b), splits)
+    found.ledger = _rows(a, b)
     found.figures = [*_memory(a, b, first, last), *_throughput(a, b, first, last, found)]
     return found
 
@@ -114,7 +116,7 @@ def _notes(a: Side, b: Side) -> list[str]:
     counts = [sorted({len(run.parts) for run in side}) for side in (a, b)]
     if counts[0] != counts[1] or len(counts[0]) > 1:
         texts = [" and ".join(map(str, side)) for side in counts]
-        notes.append(f"A has {texts[0]} ranks, B {texts[1]}: their means are compared")
+        notes.append(f"ranks: A has {texts[0]}, B {texts[1]}; their means are compared")
     return notes
 
 
@@ -235,6 +237,21 @@ def _by_rank(side: Side, splits: Sequence[Split], stage: int) -> Matrix:
 
 
 # --- other figures ---
+
+
+def _rows(a: Side, b: Side) -> list[RowDifference]:
+    """None where a run has no ledger."""
+    shares = [[_shares(run) for run in side if run.ledger is not None] for side in (a, b)]
+    if [len(side) for side in shares] != [len(a), len(b)]:
+        return []
+    means = [np.mean(side, axis=0) for side in shares]
+    rows = zip(("goodput", *ROWS), *means, strict=True)
+    return [RowDifference(row, float(one), float(two)) for row, one, two in rows if one or two]
+
+
+def _shares(run: RunSteps) -> list[float]:
+    assert run.ledger is not None
+    return [run.ledger.goodput, *(run.ledger.share(row) for row in ROWS)]
 
 
 def _memory(a: Side, b: Side, first: int, last: int) -> list[FigureDifference]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..ledger.ledger import Ledger
+from ..ledger.read import LedgerReader
 from ..verdict.device import by_the_device
 from ..verdict.kinds import UNTIMED
 from ..verdict.load import NothingToJudge, load_run
@@ -33,6 +35,7 @@ class RunSteps:
     step, over the ranks, array S, by the counter's name. items: "samples" and "tokens" of all ranks
     in a step, arrays S, where recorded. path: where it was read from. problems: what could not be
     read. by_host: if the times are those of the GPU, the same run with the times of its hosts.
+    ledger: where all time of its job went.
 
     >>> run = RunSteps(["forward", "untimed"], np.ones((2, 30, 2)))
     >>> run.step_ns.shape, float(run.step_ns[0])
@@ -48,6 +51,7 @@ class RunSteps:
     path: str = ""
     problems: list[str] = field(default_factory=list)
     by_host: RunSteps | None = None
+    ledger: Ledger | None = None
 
     @property
     def step_ns(self) -> Matrix:
@@ -71,17 +75,22 @@ def load_steps(
     Raises NothingToCompare, a ValueError, where no rank can be read. Thread-safe.
     """
     name = os.fspath(path)
+    reader = LedgerReader(is_part=ranks is not None)
     try:
-        run = load_run(name, ranks, steps, least_share=0.0, stages_max=STAGES_MAX)
+        run = load_run(
+            name, ranks, steps, least_share=0.0, stages_max=STAGES_MAX, on_rank=reader.add
+        )
     except NothingToJudge as error:
         raise NothingToCompare(f"{name}: {str(error).splitlines()[0]}") from None
+    reader.choose(run)
+    ledger = reader.ledger()
     found = steps_of(run, renames or {})
     missing = [
         f"has no stage {old!r} to rename" for old in renames or () if not _has(run.stages, old)
     ]
     for one in (found, found.by_host):
         if one is not None:
-            one.path = name
+            one.path, one.ledger = name, ledger
             one.problems += missing
     return found
 

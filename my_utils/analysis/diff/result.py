@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 from ...core.notebook import html_text
 from . import text
@@ -77,6 +77,18 @@ class FigureDifferenceData(TypedDict):
     interval: IntervalData | None
 
 
+class RowDifferenceData(TypedDict):
+    """A row of the ledgers, or goodput, as the share of all time of a job.
+
+    a: the mean of the runs of A.
+    b: the mean of the runs of B.
+    """
+
+    row: str
+    a: float
+    b: float
+
+
 class DifferenceData(TypedDict):
     """Two sides of runs, A and B.
 
@@ -90,6 +102,7 @@ class DifferenceData(TypedDict):
     a_whole_ms: the mean of all steps of A.
     b_whole_ms: the mean of all steps of B.
     stages: the one with the largest difference first.
+    ledger: goodput, and each row that a run has; empty where a run has no ledger.
     runs: how many A and B have.
     within_these_runs_only: one side has one run, so that nothing is known of how much runs differ.
     warmup: steps at the beginning of each run that were left out.
@@ -112,6 +125,7 @@ class DifferenceData(TypedDict):
     b_whole_ms: float
     stages: list[StageDifferenceData]
     figures: list[FigureDifferenceData]
+    ledger: list[RowDifferenceData]
     runs: tuple[int, int]
     within_these_runs_only: bool
     warmup: int
@@ -202,16 +216,24 @@ class FigureDifference:
         }
 
 
+class RowDifference(NamedTuple):
+    """A row of the ledgers, or goodput: the shares of all time of a job."""
+
+    row: str
+    a: float
+    b: float
+
+
 @dataclass
 class Difference:
     """Two sides of runs, A and B.
 
     status: of B against A, by their usual times. reason: why they are not compared. step: the
     difference of the usual step time; above: that of what single steps take longer; whole: both, of
-    the mean of all steps. stages: the one with the largest difference first. runs: how many each
-    side has. within: a side has one run, so how much runs differ is not known. steps: how many of
-    each run count, after warmup. a_ns, b_ns: the usual step; a_whole_ns, b_whole_ns: the mean of
-    all steps.
+    the mean of all steps. stages: the one with the largest difference first. ledger: goodput, then
+    the rows of the ledgers. runs: how many each side has. within: a side has one run, so how much
+    runs differ is not known. steps: how many of each run count, after warmup. a_ns, b_ns: the usual
+    step; a_whole_ns, b_whole_ns: the mean of all steps.
 
     >>> Difference("not compared", reason="12 steps, 20 are needed").lines()
     ['NOT COMPARED: 12 steps, 20 are needed']
@@ -224,6 +246,7 @@ class Difference:
     whole: Interval | None = None
     stages: list[StageDifference] = field(default_factory=list)
     figures: list[FigureDifference] = field(default_factory=list)
+    ledger: list[RowDifference] = field(default_factory=list)
     runs: tuple[int, int] = (0, 0)
     within: bool = False
     warmup: int = 0
@@ -272,6 +295,9 @@ class Difference:
             "b_whole_ms": round(self.b_whole_ns * 1e-6, 6),
             "stages": [one.as_data() for one in self.stages],
             "figures": [one.as_data() for one in self.figures],
+            "ledger": [
+                {"row": one.row, "a": round(one.a, 6), "b": round(one.b, 6)} for one in self.ledger
+            ],
             "runs": self.runs,
             "within_these_runs_only": self.within,
             "warmup": self.warmup,

@@ -10,12 +10,15 @@ from xml.sax.saxutils import escape, quoteattr
 from ...core.printable import printable
 from ...core.ranges import as_ranges, ranges_text
 from ...core.units import bytes_text, percent_text, points_text, time_text
+from ..ledger.rows import GOODPUT
 
 if TYPE_CHECKING:  # result imports this module
     from .gates import GateResult
     from .result import Difference, FigureDifference, StageDifference
 
 STAGES_SHOWN = 4
+ROWS_SHOWN = 3  # of the ledgers
+GOODPUT_DIFFERS = 0.01  # of all time: what is less is not said
 NOTES_SHOWN = 4
 RANGES_SHOWN = 8
 FINE = 0.0005  # a margin below which figures have two decimals
@@ -117,6 +120,7 @@ def _below(found: Difference) -> Iterator[str]:
     )
     yield from _above(found)
     yield from (_figure(one) for one in found.figures)
+    yield from _of_the_jobs(found)
     if found.within:
         yield (
             "two runs of the same code differ by more than their steps show; for a claim about "
@@ -155,6 +159,21 @@ def _in_all(found: Difference) -> str:
     assert whole is not None
     decided = "" if whole.differs else ", not decided: such steps are few and differ"
     return f"{change_text(whole.share)} (± {share_text(whole.margin)}{decided})"
+
+
+def _of_the_jobs(found: Difference) -> Iterator[str]:
+    """Goodput, and the rows that changed most; nothing where it is about the same."""
+    if not found.ledger or abs(found.ledger[0].b - found.ledger[0].a) < GOODPUT_DIFFERS:
+        return
+    goodput, *rows = found.ledger
+    others = (one for one in rows if one.row not in GOODPUT)
+    most = sorted(others, key=lambda one: -abs(one.b - one.a))[:ROWS_SHOWN]
+    changed = [one for one in most if abs(one.b - one.a) >= GOODPUT_DIFFERS]
+    more = [f"{one.row} {percent_text(one.a)} and {percent_text(one.b)}" for one in changed]
+    yield (
+        f"goodput of the jobs: A {percent_text(goodput.a)}, B {percent_text(goodput.b)}"
+        f"{': ' if more else ''}{', '.join(more)}"
+    )
 
 
 def _figure(one: FigureDifference) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from my_utils.analysis.diff.comparison import compare_files
 from my_utils.analysis.ledger.data import as_data
 from my_utils.analysis.ledger.ledger import Ledger
 from my_utils.analysis.ledger.read import LedgerReader
@@ -121,6 +122,19 @@ def test_the_job_may_have_fewer_or_more_ranks_later(tmp_path: Path) -> None:
         gone_ns = took - (START_NS if name == "more" else LATER_NS)
         assert of(ledger, "not recorded", 2) > gone_ns
         assert of(ledger, "launcher", 2) == 0 and of(ledger, "exit", 2) == 0
+
+
+def test_diff_says_how_goodput_differs(tmp_path: Path) -> None:
+    Run(ranks=2, steps=60).write(tmp_path / "one")
+    restarted(tmp_path / "two", 40)
+    found = compare_files([str(tmp_path / "one")], [str(tmp_path / "two")]).found
+    ledgers = [ledger_of(tmp_path / name) for name in ("one", "two")]
+    shares = {one.row: (one.a, one.b) for one in found.ledger}
+    assert shares["goodput"] == tuple(one.goodput for one in ledgers)
+    assert shares["in vain"] == tuple(one.share("in vain") for one in ledgers)
+    assert sum(a for a, _ in shares.values()) == pytest.approx(1 + ledgers[0].goodput)
+    (line,) = (line for line in found.lines() if "goodput" in line)
+    assert f"restart 0.0 % and {100 * ledgers[1].share('restart'):.1f} %" in line
 
 
 # --- what was not recorded ---
