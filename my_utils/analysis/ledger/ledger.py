@@ -17,7 +17,7 @@ from ..verdict.run_data import Process
 from ..verdict.warmup import warmup_of
 from .in_vain import steps_in_vain
 from .meetings import Waits, split_waits
-from .rank_times import RankTimes
+from .rank_times import SPAN_MAX, RankTimes
 from .rows import (
     COMMUNICATION,
     EXIT,
@@ -101,9 +101,12 @@ class Job(NamedTuple):
 
 
 def ledger_of(ranks: Sequence[RankTimes], job: Job, hung_s: float = HUNG_S) -> Ledger | None:
-    """None where no rank has a stage. hung_s: without progress before its end, from which on a
-    process hung."""
+    """None where no rank has a stage, or their times are damaged. hung_s: without progress before
+    its end, from which on a process hung."""
     if not ranks:
+        return None
+    begin_ns, end_ns = _span(ranks, job)
+    if end_ns - begin_ns >= SPAN_MAX:
         return None
     ranks = sorted(ranks, key=lambda one: one.rank)
     sheets = [Sheet(one) for one in ranks]
@@ -115,7 +118,6 @@ def ledger_of(ranks: Sequence[RankTimes], job: Job, hung_s: float = HUNG_S) -> L
         sheet.take_warm_ups(counts)
         sheet.take_pauses(counts)
         sheet.take_in_vain(vain)
-    begin_ns, end_ns = _span(ranks, job)
     ns = np.zeros((len(ranks) + len(job.missing), len(ROWS)), np.int64)
     wall_ns = np.full(len(ns), end_ns - begin_ns)
     first = min(min(one.attempts) for one in ranks)

@@ -8,6 +8,7 @@ step it is in.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -67,9 +68,9 @@ def _groups(ranks: Sequence[RankTimes]) -> Iterator[tuple[str, list[int]]]:
             if kind not in _NOT_SPLIT and (stage, text) not in members:
                 numbers = members_of(text) if text else tuple(places)
                 members[stage, text] = [places[number] for number in numbers if number in places]
-    taken: dict[str, set[int]] = {}
+    taken: dict[str, set[int]] = defaultdict(set)
     for (stage, _), rows in sorted(members.items(), key=lambda item: -len(item[1])):
-        free = [row for row in rows if row not in taken.setdefault(stage, set())]
+        free = [row for row in rows if row not in taken[stage]]
         taken[stage].update(free)
         if len(free) > 1:
             yield stage, free
@@ -109,7 +110,8 @@ def _together(stays: Sequence[tuple[Stays, Integers]]) -> list[Integers]:
     others. Where some rank has fewer, those are left out that it has not, step by step."""
     if len({len(one.place) for one, _ in stays}) == 1:
         return [np.arange(len(one.place)) for one, _ in stays]
-    keys = [_keys(one, steps) for one, steps in stays]
+    known = np.unique(np.concatenate([steps for _, steps in stays]))
+    keys = [_keys(one, np.searchsorted(known, steps)) for one, steps in stays]
     common = keys[0]
     for one in keys[1:]:
         common = np.intersect1d(common, one, assume_unique=True)
@@ -117,7 +119,8 @@ def _together(stays: Sequence[tuple[Stays, Integers]]) -> list[Integers]:
 
 
 def _keys(stays: Stays, steps: Integers) -> Integers:
-    """A number for each: of its step, and of its place among those of the step."""
+    """A number for each: of its step, and of its place among those of the step. steps: the places
+    of the rank's steps among those of all ranks."""
     order = np.argsort(stays.place, kind="stable")
     ordered = stays.place[order]
     firsts = np.searchsorted(ordered, ordered)

@@ -34,6 +34,8 @@ COUNTERS = {
     **{f"host.{name}": name for name in ("gc0_us", "gc1_us", "gc2_us", "delay_us", "quota_us")},
     "compile.us": "compile_us",
 }
+COUNTER_MAX = 1 << 40  # µs; what is more is damage
+SPAN_MAX = 1 << 61  # ns: no job has run for 73 years, and sums of such times fit into 64 bits
 _BEGINS_A_STEP = (INPUT, COMPUTE, EVALUATION)  # what comes before the first of these is launch
 _INTEGER = re.compile("-?[0-9]{1,19}")
 
@@ -94,19 +96,25 @@ class RankTimes:
     meetings: list[tuple[str, str, str]]
 
 
-def sums_at(places: Integers, values: npt.NDArray[np.generic], count: int) -> Integers:
-    """Sums of whole numbers by place; exact below 2^53, which is 104 days in ns."""
-    return np.bincount(places, values, count).astype(np.int64)
+def sums_at(places: Integers, values: Integers, count: int) -> Integers:
+    """Sums by place, exact: `np.bincount` adds as float64."""
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, places, values)
+    return sums
+
+
+def _is_a_span(begin_ns: np.int64, end_ns: np.int64) -> bool:
+    return int(end_ns) - int(begin_ns) < SPAN_MAX
 
 
 def times_of_rank(rank: RankStages) -> RankTimes | None:
-    """None for a rank none of whose stages ended. Thread-safe."""
+    """None for a rank none of whose stages ended, or whose times are damaged. Thread-safe."""
     is_automatic = any(note.name == "my_utils.run" for note in rank.notes)
     if not is_automatic:
         rank = last_run(rank)
     stages = chosen(rank.stages, training_rows(rank))
     stages = chosen(stages, stages["end_ns"] > stages["begin_ns"])
-    if not len(stages["step"]):
+    if not len(stages["step"]) or not _is_a_span(stages["begin_ns"].min(), stages["end_ns"].max()):
         return None
     attempts, moved_ns = _processes(rank.notes)
     depth = depths_of(rank.around)[stages["path"]]
@@ -281,7 +289,8 @@ def _processes(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
 
 def _integer(text: str) -> int | None:
     """Of a row, which may be damaged: a moment or a difference in ns."""
-    return int(text) if _INTEGER.fullmatch(text) else None
+    number = int(text) if _INTEGER.fullmatch(text) else SPAN_MAX
+    return number if abs(number) < SPAN_MAX else None
 
 
 def _counters(rank: RankStages, found: AttemptTimes) -> Iterator[tuple[str, Integers]]:
@@ -291,5 +300,5 @@ def _counters(rank: RankStages, found: AttemptTimes) -> Iterator[tuple[str, Inte
             continue
         rows = (columns["name"] == number) & (columns["attempt"] == found.number)
         places, known = _places_in(found.steps, rank.counters["step"][rows])
-        values = np.nan_to_num(rank.counters["value"][rows][known])
-        yield COUNTERS[name], sums_at(places[known], np.maximum(values, 0), len(found.steps))
+        values = np.clip(np.nan_to_num(rank.counters["value"][rows][known]), 0, COUNTER_MAX)
+        yield COUNTERS[name], sums_at(places[known], values.astype(np.int64), len(found.steps))

@@ -363,7 +363,7 @@ def _counter_arrays(ranks: Sequence[RankCells], numbers: Integers) -> dict[str, 
 
 def _columns_of(steps: Integers, numbers: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
     """Of each step its place among the numbers of the columns, and whether it is one of them."""
-    if numbers[-1] - numbers[0] == len(numbers) - 1:
+    if int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1:
         at = steps - numbers[0]
         return at, (at >= 0) & (at < len(numbers))
     at = np.minimum(np.searchsorted(numbers, steps), len(numbers) - 1)

@@ -168,9 +168,10 @@ def _durations(parts: Sequence[Columns], steps: tuple[int, int]) -> Columns:
 
 
 def _of_iterations(columns: Columns) -> Columns:
-    """Without what came after the last iteration, which `my_utils run` gives the step -1."""
+    """Without what came after the last iteration, which `my_utils run` gives the step -1, and
+    without numbers that no run reaches."""
     steps = columns["step"]
-    return columns if not len(steps) or steps.min() >= 0 else chosen(columns, steps >= 0)
+    return chosen(columns, (steps >= 0) & (steps < ATTEMPT // 2))
 
 
 # --- steps of several attempts ---
