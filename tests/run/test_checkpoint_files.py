@@ -49,6 +49,7 @@ def digest(path: Path) -> str:
 
 SAVES = {
     "torch": "torch.save(model.state_dict(), FILE)",
+    "a path by name": "import pathlib\ntorch.save(obj=model.state_dict(), f=pathlib.Path(FILE))",
     "an open file": "with open(FILE, 'wb') as file: torch.save(model.state_dict(), file)",
     "safetensors": "import safetensors.torch as s; s.save_file(model.state_dict(), FILE)",
     "distributed": "import torch.distributed.checkpoint as d\n"
@@ -56,6 +57,7 @@ SAVES = {
 }
 LOADS = {
     "torch": "torch.load(FILE)",
+    "a path by name": "import pathlib; torch.load(f=pathlib.Path(FILE))",
     "an open file": "with open(FILE, 'rb') as file: torch.load(file)",
     "safetensors": "import safetensors.torch as s; s.load_file(FILE)",
     "distributed": "import torch.distributed.checkpoint as d\n"
@@ -65,7 +67,8 @@ LOADS = {
 
 @pytest.mark.parametrize("how", SAVES)
 def test_what_was_saved_is_known_again(tmp_path: Path, how: str) -> None:
-    file = "kept"
+    (tmp_path / "sub").mkdir()
+    file = "sub/kept" if how == "a path by name" else "kept"
     save, load = (text.replace("FILE", repr(file)) for text in (SAVES[how], LOADS[how]))
     rows = trained(tmp_path, "", save)
     ((did, path, inode),) = files(rows)

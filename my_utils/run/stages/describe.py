@@ -14,6 +14,7 @@ from ...core.ranges import as_ranges, ranges_text
 from .roots import held, tensors_of
 
 KEY_DIGITS = 16
+_PATHS = (str, bytes, os.PathLike)
 
 Meeting = tuple[str, str, str]
 """(stage, kind, members), as in the row `my_utils.sync`."""
@@ -25,8 +26,10 @@ def keys_of_file(file: Any) -> dict[str, object]:
 
     file: a path, an open file, or a storage of `torch.distributed.checkpoint`.
     """
-    path = getattr(file, "path", None) or getattr(file, "name", file)
-    if not isinstance(path, (str, bytes, os.PathLike)):
+    path = file
+    if not isinstance(file, _PATHS):
+        path = getattr(file, "path", None) or getattr(file, "name", None)
+    if not isinstance(path, _PATHS):
         return {}
     real = os.path.realpath(os.fsencode(path))
     keys: dict[str, object] = {"path": hashlib.sha256(real).hexdigest()[:KEY_DIGITS]}

@@ -8,6 +8,7 @@ Every patch has an undo; `Patches.remove` calls them all, the newest first.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import inspect
@@ -168,9 +169,8 @@ class Patches:
         def noted(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
             if not is_compiling():
-                passed = (kwargs.get(one) for one in parameters)
-                file = args[place] if place < len(args) else next(filter(None, passed), None)
-                note(file)
+                named = (kwargs[one] for one in parameters if kwargs.get(one) is not None)
+                note(args[place] if place < len(args) else next(named, None))
             return result
 
         return noted
@@ -473,8 +473,13 @@ class Patches:
 
         handler.register_start_callback(starts)
         handler.register_end_callback(ends)
-        self._undo.append(lambda: handler.remove_start_callback(starts))
-        self._undo.append(lambda: handler.remove_end_callback(ends))
+
+        def undo() -> None:
+            with contextlib.suppress(ValueError):  # somebody else has removed them since
+                handler.remove_start_callback(starts)
+                handler.remove_end_callback(ends)
+
+        self._undo.append(undo)
 
     def _freeze(self) -> None:
         freeze, freezes = gc.freeze, self._listener.freezes
