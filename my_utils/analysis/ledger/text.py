@@ -27,13 +27,13 @@ def ledger_lines(ledger: Ledger, width: int = 100) -> list[str]:
     order = sorted(shares, key=lambda name: -shares[name])
     listed = {name: shares[name] for name in order if shares[name] >= LISTED}
     listed["other"] = sum(shares.values()) - sum(listed.values())
-    goodput, *percents = _adding_up([ledger.goodput, *listed.values()])
+    goodput, *thousandths = _thousandths([ledger.goodput, *listed.values()])
     parts = [
-        f"{name} {percent}{_more(name, ledger)}"
-        for name, percent in zip(listed, percents, strict=True)
-        if percent != percent_text(0.0)
+        f"{name} {_percent(share)}{_more(name, ledger)}"
+        for name, share in zip(listed, thousandths, strict=True)
+        if share
     ]
-    lines = [f"{f'goodput {goodput} of {_whole(ledger)}':<45} {parts[0]}", ""]
+    lines = [f"{f'goodput {_percent(goodput)} of {_whole(ledger)}':<45} {parts[0]}", ""]
     for part in parts[1:]:
         if lines[-1] and len(lines[-1]) + len(GAP) + len(part) > width:
             lines.append("")
@@ -48,17 +48,17 @@ def table_lines(ledger: Ledger) -> list[str]:
 
 
 def _table(ledger: Ledger) -> Iterator[str]:
-    compute = percent_text(ledger.share(COMPUTE))
-    yield f"LEDGER of {_whole(ledger)}: goodput {percent_text(ledger.goodput)}, compute {compute}"
+    shares = dict(zip(ROWS, _thousandths([ledger.share(row) for row in ROWS]), strict=True))
+    goodput, compute = sum(shares[row] for row in GOODPUT), shares[COMPUTE]
+    yield f"LEDGER of {_whole(ledger)}: goodput {_percent(goodput)}, compute {_percent(compute)}"
     yield f"  {'row':<14}{'share':>8}{'mean':>10}{'least':>10}{'most':>10}"
-    percents = _adding_up([ledger.share(row) for row in ROWS])
-    for row, ns, percent in zip(ROWS, ledger.ns.T, percents, strict=True):
+    for row, ns in zip(ROWS, ledger.ns.T, strict=True):
         if ns.any():
             figures = (float(ns.mean()), float(ns.min()), float(ns.max()))
             columns = "".join(f"{time_text(one * 1e-6):>10}" for one in figures)
-            yield f"  {row:<14}{percent:>8}{columns}"
+            yield f"  {row:<14}{_percent(shares[row]):>8}{columns}"
     mean = time_text(float(ledger.wall_ns.mean()) * 1e-6)
-    yield f"  {'sum':<14}{percent_text(1.0):>8}{mean:>10}"
+    yield f"  {'sum':<14}{_percent(sum(shares.values())):>8}{mean:>10}"
     for one in ledger.culprits:
         more = f", which takes longer in {one.row}" if one.row else ""
         yield f"  {time_text(one.wait_ns * 1e-6)} waited for rank {one.rank}{more}"
@@ -68,19 +68,23 @@ def _table(ledger: Ledger) -> Iterator[str]:
     yield from (f"  {note}" for note in ledger.notes)
 
 
-def _adding_up(shares: Sequence[float]) -> list[str]:
-    """Shares of a whole as percentages with one digit that add up to 100: those that lose most by
-    it are rounded up.
+def _thousandths(shares: Sequence[float]) -> list[int]:
+    """Shares of a whole as whole numbers that add up to 1000: those that lose most by it are
+    rounded up.
 
-    >>> _adding_up([1 / 3, 1 / 3, 1 / 3])
-    ['33.4 %', '33.3 %', '33.3 %']
+    >>> _thousandths([1 / 3, 1 / 3, 1 / 3])
+    [334, 333, 333]
     """
     exact = [1000 * share for share in shares]
-    tenths = [int(one) for one in exact]
-    order = sorted(range(len(exact)), key=lambda at: tenths[at] - exact[at])
-    for at in order[: max(1000 - sum(tenths), 0)]:
-        tenths[at] += 1
-    return [percent_text(one / 1000) for one in tenths]
+    found = [int(one) for one in exact]
+    order = sorted(range(len(exact)), key=lambda at: found[at] - exact[at])
+    for at in order[: max(1000 - sum(found), 0)]:
+        found[at] += 1
+    return found
+
+
+def _percent(thousandths: int) -> str:
+    return percent_text(thousandths / 1000)
 
 
 def _whole(ledger: Ledger) -> str:

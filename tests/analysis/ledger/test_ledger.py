@@ -15,7 +15,7 @@ from my_utils.analysis.diff.comparison import compare_files
 from my_utils.analysis.ledger.data import as_data
 from my_utils.analysis.ledger.ledger import Ledger
 from my_utils.analysis.ledger.read import LedgerReader
-from my_utils.analysis.ledger.rows import PLACES, ROWS
+from my_utils.analysis.ledger.rows import GOODPUT, PLACES, ROWS
 from my_utils.analysis.ledger.text import ledger_lines, table_lines
 from my_utils.analysis.replay.inputs import verdict_of
 
@@ -40,6 +40,13 @@ def adds_up(ledger: Ledger) -> None:
     printed = " ".join(ledger_lines(ledger))
     shares = [float(share) for share in re.findall(r"([0-9.]+) %", printed)]
     assert not shares or sum(shares) == pytest.approx(100.0, abs=1e-6), printed
+    head, _, *rows = table_lines(ledger)
+    goodput = sum(
+        float(match[2])
+        for row in rows
+        if (match := re.match(r"  (\w.*?) +([0-9.]+) %", row)) and match[1] in GOODPUT
+    )
+    assert f"goodput {goodput:.1f} %" in head, (head, rows)
 
 
 def of(ledger: Ledger, row: str, rank: int = 0) -> int:
