@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from .sweep import Integers
 
 NS_IN_US = 1000
 # From which the host's costs and the warm-up are taken: the others come before them.
-_TAKEN_FROM = (COMPUTE, COMMUNICATION, INPUT, COPIES, OTHER_CODE)
+_TAKEN_FROM = [PLACES[row] for row in (COMPUTE, COMMUNICATION, INPUT, COPIES, OTHER_CODE)]
 
 
 class Sheet:
@@ -51,29 +51,25 @@ class Sheet:
         """Moves what the host took from the rows that are above their usual."""
         for number, one in self._times.attempts.items():
             ns = self.of_attempts[number]
-            usual = _usual(ns, counts.get(number, 0))
-            if not one.counters or usual is None:
-                continue
-            above = np.maximum(ns - usual, 0)
-            for row, wanted in _host_costs(one).items():
-                _move(ns, above, wanted, PLACES[row])
+            if one.counters and len(ns) > counts[number]:
+                above = np.maximum(ns[:, _TAKEN_FROM] - _usual(ns, counts[number], _TAKEN_FROM), 0)
+                for row, wanted in _host_costs(one).items():
+                    _move(ns, above, wanted, PLACES[row])
 
     def take_warm_ups(self, counts: Mapping[int, int]) -> None:
         for number, ns in self.of_attempts.items():
-            count = counts.get(number, 0)
-            usual = _usual(ns, count)
-            if count and usual is not None:
-                rows = [PLACES[row] for row in _TAKEN_FROM]
+            count = counts[number]
+            if 0 < count < len(ns):
                 first = ns[:count]
-                above = np.maximum(first[:, rows] - usual[rows], 0)
-                first[:, rows] -= above
+                above = np.maximum(first[:, _TAKEN_FROM] - _usual(ns, count, _TAKEN_FROM), 0)
+                first[:, _TAKEN_FROM] -= above
                 first[:, PLACES[WARM_UP]] += above.sum(1)
 
     def take_pauses(self, counts: Mapping[int, int]) -> None:
         for number, ns in self.of_attempts.items():
-            usual = _usual(ns, counts.get(number, 0))
-            if usual is not None:
-                above = np.maximum(ns[:, PLACES[OTHER_CODE]] - usual[PLACES[OTHER_CODE]], 0)
+            if len(ns) > counts[number]:
+                other = ns[:, PLACES[OTHER_CODE]]
+                above = np.maximum(other - _usual(ns, counts[number], [PLACES[OTHER_CODE]]), 0)
                 ns[:, PLACES[OTHER_CODE]] -= above
                 ns[:, PLACES[PAUSE]] += above
 
@@ -144,10 +140,12 @@ class Sheet:
         return found
 
 
-def _usual(ns: Integers, count: int) -> Integers | None:
-    """Of each row the median of the steps behind the warm-up; None where there are none."""
-    later = ns[count:]
-    return np.median(later, axis=0).astype(np.int64) if len(later) else None
+def _usual(ns: Integers, count: int, rows: Sequence[int]) -> Integers:
+    """Of each of these rows the median of the steps behind the warm-up, of which there are some."""
+    later = np.sort(ns[count:, rows], axis=0)
+    middle = len(later) // 2
+    found: Integers = (later[(len(later) - 1) // 2] + later[middle]) // 2
+    return found
 
 
 def _host_costs(one: AttemptTimes) -> dict[str, Integers]:
@@ -163,11 +161,10 @@ def _host_costs(one: AttemptTimes) -> dict[str, Integers]:
 
 def _move(ns: Integers, above: Integers, wanted: Integers, to: int) -> None:
     """Moves what is wanted of each step to a row, as far as others are above their usual: first
-    those that are above it most in all."""
-    rows = [PLACES[row] for row in _TAKEN_FROM]
-    for row in sorted(rows, key=lambda row: -int(above[:, row].sum())):
-        taken = np.minimum(wanted, above[:, row])
-        ns[:, row] -= taken
-        above[:, row] -= taken
+    those that are above it most in all. above: of the rows `_TAKEN_FROM`."""
+    for at in np.argsort(-above.sum(0), kind="stable").tolist():
+        taken = np.minimum(wanted, above[:, at])
+        ns[:, _TAKEN_FROM[at]] -= taken
+        above[:, at] -= taken
         ns[:, to] += taken
         wanted = wanted - taken
