@@ -33,6 +33,7 @@ from .sheet import Sheet
 from .sweep import Integers
 
 CULPRITS_MAX = 8
+CLOCKS_APART_NS = 60 * 10**9  # between hosts: less may be a slow start
 HUNG_S = 30.0  # without progress before its end, from which on a process hung
 
 
@@ -105,7 +106,8 @@ def ledger_of(ranks: Sequence[RankTimes], job: Job, hung_s: float = HUNG_S) -> L
     its end, from which on a process hung."""
     if not ranks:
         return None
-    begin_ns, end_ns = _span(ranks, job)
+    shifts = _shifts(ranks)
+    begin_ns, end_ns = _span([one for one in ranks if not shifts.get(one.rank)], job)
     if end_ns - begin_ns >= SPAN_MAX:
         return None
     ranks = sorted(ranks, key=lambda one: one.rank)
@@ -122,12 +124,14 @@ def ledger_of(ranks: Sequence[RankTimes], job: Job, hung_s: float = HUNG_S) -> L
     wall_ns = np.full(len(ns), end_ns - begin_ns)
     first = min(min(one.attempts) for one in ranks)
     for row, (one, sheet) in enumerate(zip(ranks, sheets, strict=True)):
-        own_end_ns = max(end_ns - one.moved_ns, one.last_ns)
-        sheet.add_begin(begin_ns, LAUNCHER if min(one.attempts) == first else NOT_RECORDED)
+        shift_ns = shifts.get(one.rank, 0)
+        own_begin_ns = min(begin_ns + shift_ns, one.first_ns)
+        own_end_ns = max(end_ns + shift_ns - one.moved_ns, one.last_ns)
+        sheet.add_begin(own_begin_ns, LAUNCHER if min(one.attempts) == first else NOT_RECORDED)
         after = NOT_RECORDED if one.rank in job.gone else EXIT
         sheet.add_end(own_end_ns, job.processes.get(one.rank), hung_s, after)
         ns[row] = sheet.totals()
-        wall_ns[row] = own_end_ns - begin_ns
+        wall_ns[row] = own_end_ns - own_begin_ns
     ns[len(ranks) :, PLACES[NOT_RECORDED]] = end_ns - begin_ns
     return Ledger(
         [*(one.rank for one in ranks), *job.missing], begin_ns, ns, wall_ns,
@@ -135,8 +139,21 @@ def ledger_of(ranks: Sequence[RankTimes], job: Job, hung_s: float = HUNG_S) -> L
     )  # fmt: skip
 
 
+def _shifts(ranks: Sequence[RankTimes]) -> dict[int, int]:
+    """By rank, ns by which its host's clock is ahead of the first one's, where it is so far off
+    that the hosts cannot have begun at such different times: an attempt begins together."""
+    first, *others = sorted(ranks, key=lambda one: one.rank)
+    begins = first.begins_ns()
+    found = {}
+    for one in others:
+        known = [ns - begins[number] for number, ns in one.begins_ns().items() if number in begins]
+        if one.host != first.host and known and abs(known[-1]) >= CLOCKS_APART_NS:
+            found[one.rank] = known[-1]
+    return found
+
+
 def _span(ranks: Sequence[RankTimes], job: Job) -> tuple[int, int]:
-    """The begin and the end of the job, Unix ns, whatever its ranks' clocks say."""
+    """The begin and the end of the job, Unix ns, by the clocks of these ranks."""
     begins = [one.first_ns for one in ranks]
     begins += [
         attempt.began_ns

@@ -87,6 +87,7 @@ class RankTimes:
     order. meetings: stage, members and kind; none where the run did not record them."""
 
     rank: int
+    host: str
     is_automatic: bool
     first_ns: int
     last_ns: int
@@ -94,6 +95,11 @@ class RankTimes:
     attempts: dict[int, AttemptTimes]
     gaps: list[Gap]
     meetings: list[tuple[str, str, str]]
+
+    def begins_ns(self) -> dict[int, int]:
+        """Of each attempt when its first stage begins, Unix time."""
+        first = self.gaps[0].before if self.gaps else max(self.attempts)
+        return {first: self.first_ns, **{gap.after: gap.end_ns for gap in self.gaps}}
 
 
 def sums_at(places: Integers, values: Integers, count: int) -> Integers:
@@ -125,8 +131,8 @@ def times_of_rank(rank: RankStages) -> RankTimes | None:
         if note.name == "my_utils.sync"
     ]
     times = RankTimes(
-        rank.metadata.rank, is_automatic, int(segments.begin_ns[0]), int(segments.begin_ns[-1]),
-        moved_ns, attempts, [], list(dict.fromkeys(meetings)),
+        rank.metadata.rank, rank.metadata.host, is_automatic, int(segments.begin_ns[0]),
+        int(segments.begin_ns[-1]), moved_ns, attempts, [], list(dict.fromkeys(meetings)),
     )  # fmt: skip
     _Sorter(rank, stages, segments, times).sort()
     return times

@@ -193,6 +193,19 @@ def test_a_step_of_the_clock_is_no_time(tmp_path: Path) -> None:
     assert after.ns.tolist() == before.ns.tolist()
 
 
+def test_hosts_whose_clocks_are_hours_apart(tmp_path: Path) -> None:
+    run = Run(ranks=2, steps=60, ranks_a_host=1).slower(2, "forward", rank=1)
+    folder = run.write(tmp_path / "logs")
+    same = ledger_of(folder)
+    file = folder / "profile_rank_1.csv"
+    header, *rows = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([header, *(_moved(row, 7200) for row in rows)]))
+    apart = ledger_of(folder)
+    assert of(apart, "compute", 1) == of(same, "compute", 1)
+    assert apart.wall_ns.tolist() == pytest.approx(same.wall_ns.tolist(), abs=10**9)
+    assert apart.goodput == pytest.approx(same.goodput, abs=0.01)
+
+
 def _moved(row: str, seconds: int) -> str:
     moment, rest = row.split(".", 1)
     return f"{int(moment) + seconds}.{rest}"
