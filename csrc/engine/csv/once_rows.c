@@ -10,7 +10,7 @@ static const char repeated[] = ",repeated=1";
 bool mu_once_row_is_kept(struct mu_span name) {
     return mu_span_equals(name, "my_utils.run") || mu_span_equals(name, "my_utils.sync") ||
            mu_span_equals(name, "my_utils.workload") || mu_span_equals(name, "my_utils.bucket") ||
-           mu_span_equals(name, "my_utils.group");
+           mu_span_equals(name, "my_utils.group") || mu_span_equals(name, "my_utils.launch");
 }
 
 static struct mu_span name_of(const struct mu_csv_event_row *row) {

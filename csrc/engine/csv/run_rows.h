@@ -1,8 +1,10 @@
 /* What a process records beside its stages: values of counters, and rows about the run itself.
  *
  * Counters become columns. Of the rows about the run (`my_utils.run`, `.process`, `.sync`,
- * `.workload`, `.bucket`, `.group`, `.file`, `.ready`, `.clock_step`, `.run_end`, `.dropped`) the
- * pairs are kept as they are. Both are bounded. All memory is owned. One thread at a time.
+ * `.workload`, `.bucket`, `.group`, `.launch`, `.file`, `.ready`, `.clock_step`, `.run_end`,
+ * `.dropped`) the pairs are kept as they are. Both are bounded.
+ *
+ * All memory is owned. One thread at a time.
  */
 #ifndef MU_RUN_ROWS_H
 #define MU_RUN_ROWS_H

@@ -47,6 +47,17 @@ class AttemptData(TypedDict):
     in_vain: tuple[int, int] | None
 
 
+class LaunchPartData(TypedDict):
+    """A part of the row `launch`.
+
+    part: "imports", until torch was imported; "process group"; "rest".
+    ns: of all ranks and attempts.
+    """
+
+    part: str
+    ns: int
+
+
 class LedgerData(TypedDict):
     """Where all time of a job went. The rows of a rank add up to its wall clock.
 
@@ -57,6 +68,7 @@ class LedgerData(TypedDict):
     rows: those in which a rank has any time.
     attempts: all starts of the job.
     culprits: the ranks that others wait for most, at most eight.
+    launch: its parts, which add up to it; empty where they were not recorded.
     notes: sentences on what is not known.
     """
 
@@ -67,6 +79,7 @@ class LedgerData(TypedDict):
     rows: list[LedgerRowData]
     attempts: list[AttemptData]
     culprits: list[CulpritData]
+    launch: list[LaunchPartData]
     notes: list[str]
 
 
@@ -99,5 +112,6 @@ def as_data(ledger: Ledger) -> LedgerData:
         "culprits": [
             {"rank": one.rank, "wait_ns": one.wait_ns, "row": one.row} for one in ledger.culprits
         ],
+        "launch": [{"part": part, "ns": ns} for part, ns in ledger.launch.items()],
         "notes": ledger.notes,
     }  # fmt: skip

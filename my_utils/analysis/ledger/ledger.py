@@ -23,6 +23,7 @@ from .rows import (
     EXIT,
     GOODPUT,
     IN_STEPS,
+    LAUNCH,
     LAUNCHER,
     NOT_RECORDED,
     PLACES,
@@ -61,7 +62,9 @@ class Attempt:
 @dataclass
 class Ledger:
     """ns: rank × row, in the order of `ROWS`; each rank's sum is its wall clock, `wall_ns`.
-    begin_ns: of the job, Unix time. culprits: those that others wait for most, at most eight."""
+    begin_ns: of the job, Unix time. launch: parts of the row of that name, of all ranks, ns, which
+    add up to it; empty where no process recorded them. culprits: those that others wait for most,
+    at most eight."""
 
     ranks: list[int]
     begin_ns: int
@@ -69,6 +72,7 @@ class Ledger:
     wall_ns: Integers
     attempts: list[Attempt]
     culprits: list[Culprit] = field(default_factory=list)
+    launch: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def share(self, *rows: str) -> float:
@@ -135,8 +139,25 @@ def ledger_of(ranks: Sequence[RankTimes], job: Job, hung_s: float = HUNG_S) -> L
     ns[len(ranks) :, PLACES[NOT_RECORDED]] = end_ns - begin_ns
     return Ledger(
         [*(one.rank for one in ranks), *job.missing], begin_ns, ns, wall_ns,
-        _attempts(ranks, vain), _culprits(ranks, sheets, waits), notes,
+        _attempts(ranks, vain), _culprits(ranks, sheets, waits),
+        _launch(ranks, int(ns[:, PLACES[LAUNCH]].sum())), notes,
     )  # fmt: skip
+
+
+def _launch(ranks: Sequence[RankTimes], whole_ns: int) -> dict[str, int]:
+    """What of the launches is known, and the rest."""
+    known = [
+        (max(attempt.imported_ns - attempt.began_ns, 0), max(attempt.joined_ns, 0))
+        for one in ranks
+        for attempt in one.attempts.values()
+        if attempt.imported_ns is not None and attempt.began_ns is not None
+    ]
+    if not known:
+        return {}
+    imports_ns = min(sum(imports for imports, _ in known), whole_ns)
+    joined_ns = min(sum(joined for _, joined in known), whole_ns - imports_ns)
+    rest_ns = whole_ns - imports_ns - joined_ns
+    return {"imports": imports_ns, "process group": joined_ns, "rest": rest_ns}
 
 
 def _shifts(ranks: Sequence[RankTimes]) -> dict[int, int]:

@@ -61,7 +61,8 @@ class Stays(NamedTuple):
 @dataclass
 class AttemptTimes:
     """One start of a rank's process. began_ns: of the process, Unix time; set_up_ns, ended_ns: of
-    its recording; None where it is not known. steps: rising. ns: step × row, of the first
+    its recording; None where it is not known. imported_ns: when torch had been imported, None where
+    it is not known; joined_ns: in `init_process_group`. steps: rising. ns: step × row, of the first
     `IN_STEPS` rows. outside: ns before its first step and after its last one, by row. stays: by
     stage, of those in which ranks meet, or may. counters: µs of each step, by name, 0 where
     missing. saved: keys of its checkpoints, and the step that was done last before each; restored:
@@ -71,6 +72,8 @@ class AttemptTimes:
     began_ns: int | None = None
     set_up_ns: int | None = None
     ended_ns: int | None = None
+    imported_ns: int | None = None
+    joined_ns: int = 0
     steps: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     ns: Integers = field(default_factory=lambda: np.zeros((0, IN_STEPS), np.int64))
     outside: dict[str, int] = field(default_factory=dict)
@@ -288,6 +291,9 @@ def _processes(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
             one.began_ns = None if began_ns is None else began_ns - before_ns
         elif note.name == "my_utils.clock_step":
             moved_ns = before_ns + (_integer(note.pairs.get("total_ns", "")) or 0)
+        elif note.name == "my_utils.launch" and note.attempt in found:
+            found[note.attempt].imported_ns = _integer(note.pairs.get("imported_ns", ""))
+            found[note.attempt].joined_ns = _integer(note.pairs.get("process_group_ns", "")) or 0
         elif note.name == "my_utils.run_end" and note.attempt in found:
             found[note.attempt].ended_ns = note.at_ns
     return found, moved_ns

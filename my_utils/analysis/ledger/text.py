@@ -59,6 +59,10 @@ def _table(ledger: Ledger) -> Iterator[str]:
             yield f"  {row:<14}{_percent(shares[row]):>8}{columns}"
     mean = time_text(float(ledger.wall_ns.mean()) * 1e-6)
     yield f"  {'sum':<14}{_percent(sum(shares.values())):>8}{mean:>10}"
+    if ledger.launch:
+        means = {part: ns / len(ledger.ranks) for part, ns in ledger.launch.items()}
+        parts = [f"{part} {time_text(ns * 1e-6)}" for part, ns in means.items()]
+        yield f"  {LAUNCH}: {', '.join(parts)}"
     for one in ledger.culprits:
         more = f", which takes longer in {one.row}" if one.row else ""
         yield f"  {time_text(one.wait_ns * 1e-6)} waited for rank {one.rank}{more}"

@@ -61,6 +61,9 @@ class Listener:
     def restored(self, file: object) -> None:
         """The same of one that was loaded."""
 
+    def joined(self, ns: int) -> None:
+        """A process group was made, and took so long."""
+
     def compiled(self, ns: int) -> None:
         """Dynamo has compiled something, and took so long."""
 
@@ -346,6 +349,7 @@ class Patches:
             for name in calls:
                 self._collective(module, name, wrap)
         self._collective(module, "batch_isend_irecv", self._batch)
+        self._collective(module, "init_process_group", self._joining)
         work, meetings = c10d.Work, self._meetings
         if meetings is not None:
             for name, call in method_calls(meetings, c10d.ProcessGroup).items():
@@ -354,6 +358,19 @@ class Patches:
             forgetting = functools.partial(destroy_call, meetings)
             self._collective(module, "destroy_process_group", forgetting)
         self._set(work, "wait", self._wait(work.wait))
+
+    def _joining(self, function: Any) -> Any:
+        joined = self._listener.joined
+
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began_ns = time.monotonic_ns()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                joined(time.monotonic_ns() - began_ns)
+
+        return timed
 
     def _functional(self, module: Any) -> None:
         if self._meetings is not None:

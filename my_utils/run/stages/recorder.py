@@ -128,6 +128,8 @@ class Recorder(Listener):
         self.patches = Patches(self.stages, self, self._meetings)
         self._on_first = on_first_iteration
         self._settings: dict[str, object] | None = None  # of the first loader
+        self._imported_ns = time.time_ns()  # torch has executed
+        self._joined_ns = 0  # in init_process_group
         self._finished = False
         self._begin_anew()
 
@@ -333,6 +335,9 @@ class Recorder(Listener):
         except Exception as error:
             self._step_aside(error)
 
+    def joined(self, ns: int) -> None:
+        self._joined_ns += ns
+
     def compiled(self, ns: int) -> None:
         try:
             self._catch_up()
@@ -461,6 +466,10 @@ class Recorder(Listener):
         })  # fmt: skip
         if self._settings is not None:
             self._write("my_utils.workload", self._settings)
+        self._write(
+            "my_utils.launch",
+            {"imported_ns": self._imported_ns, "process_group_ns": self._joined_ns},
+        )
         for file in self._files:
             self._write("my_utils.file", file)
         self._files.clear()

@@ -81,6 +81,13 @@ def test_of_two_ranks_that_wait(tmp_path: Path) -> None:
     first = ledger["culprits"][0]
     assert (first["rank"], first["row"]) == (1, "other code")
     assert of(ledger, "waiting", 0) > 10 * 0.9 * 130
+    launch = {one["part"]: one["ns"] for one in ledger["launch"]}
+    truths = [json.loads((tmp_path / f"truth-{rank}-0.json").read_text()) for rank in range(2)]
+    for part in ("imports", "process group"):
+        truth_ns = sum(truth[part] for truth in truths)
+        assert launch[part] == pytest.approx(truth_ns, rel=0.1, abs=20e6), part
+    (row,) = (one for one in ledger["rows"] if one["row"] == "launch")
+    assert sum(launch.values()) == sum(row["ns"])
     near(ledger, tmp_path, "launch")
 
 
