@@ -61,7 +61,7 @@ def _table(ledger: Ledger) -> Iterator[str]:
     yield f"  {'sum':<14}{_percent(sum(shares.values())):>8}{mean:>10}"
     if ledger.launch:
         means = {part: ns / len(ledger.ranks) for part, ns in ledger.launch.items()}
-        parts = [f"{part} {time_text(ns * 1e-6)}" for part, ns in means.items()]
+        parts = [f"{part} {time_text(ns * 1e-6)}" for part, ns in means.items() if ns]
         yield f"  {LAUNCH}: {', '.join(parts)}"
     for one in ledger.culprits:
         more = f", which takes longer in {one.row}" if one.row else ""
