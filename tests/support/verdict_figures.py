@@ -81,6 +81,7 @@ def _of_text(data: dict[str, Any]) -> Iterator[str]:
                 yield f"{line!r}: {data['judged_steps']} steps of {data['judged_ranks']} ranks"
         if found := SPENDS.search(line):
             took, whole, share = _ns(*found.group(1, 2)), _ns(*found.group(3, 4)), int(found[5])
+            whole = max(whole, LAST_DIGIT_NS)  # shown as nothing
             off = 1.6 + 200 * LAST_DIGIT_NS / whole
             if took > (1 + ROUNDED) * whole or abs(100 * took / whole - share) > off:
                 yield f"{line!r}: the share is not that of the two times"

@@ -73,8 +73,8 @@ def test_a_script_that_goes_on_in_its_directory(
     verdict = judge(run)
     assert says_input_since(verdict, 40), verdict
     assert " of 2 attempts" in verdict.lines()[-1]
-    # The second process needs more than 0.1 s to start, which is not a step's.
-    assert run.step_ns[0, 39] < 0.05e9 < run.step_begins[0, 40] - run.step_begins[0, 39]
+    # The second process takes its time to start, which is not a step's.
+    assert run.step_ns[0, 39] < 0.5 * (run.step_begins[0, 40] - run.step_begins[0, 39])
     assert load_steps(tmp_path / "logs").parts.shape[1] == 79
 
 
