@@ -131,17 +131,24 @@ def check_readers(folder: Path, logs: str, count: int, cut: set[int]) -> None:
     assert f"lost records: {count} of rank 0" in live
 
 
+FULL = (
+    STEPS
+    + """
+logger.setup("disk/logs", rank=0, console=False)
+steps(0, 100)
+fill_the_disk()
+steps(100, 200)
+"""
+)
+
+
 @pytest.mark.slow
 def test_a_full_disk_that_has_space_again(tmp_path: Path) -> None:
     done = run_on_mount(
         tmp_path,
         "rw",
-        STEPS
+        FULL
         + """
-logger.setup("disk/logs", rank=0, console=False)
-steps(0, 100)
-fill_the_disk()
-steps(100, 200)
 full = heartbeat("disk/logs"), _core.troubles()["lost_rows"]
 os.remove("disk/filler")
 steps(200, 300)
@@ -170,12 +177,8 @@ def test_the_files_of_the_next_setup_have_lost_nothing(tmp_path: Path) -> None:
     run_on_mount(
         tmp_path,
         "rw",
-        STEPS
+        FULL
         + """
-logger.setup("disk/logs", rank=0, console=False)
-steps(0, 100)
-fill_the_disk()
-steps(100, 200)
 logger.setup("next", rank=0, console=False)
 steps(200, 300)
 logger.close()
@@ -195,12 +198,8 @@ def test_a_disk_that_stays_full(tmp_path: Path) -> None:
     done = run_on_mount(
         tmp_path,
         "rw",
-        STEPS
+        FULL
         + """
-logger.setup("disk/logs", rank=0, console=False)
-steps(0, 100)
-fill_the_disk()
-steps(100, 200)
 logger.close()
 print(json.dumps([_core.troubles()["lost_rows"], heartbeat("disk/logs")]))
 """,
