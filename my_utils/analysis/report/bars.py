@@ -13,7 +13,7 @@ import numpy as np
 from ...core.colours import stage_colour
 from ..verdict.kinds import UNTIMED
 from ..verdict.quantiles import median
-from ..verdict.run_data import Matrix, RunData
+from ..verdict.run_data import Integers, Matrix, RunData
 
 OTHERS = "other stages"
 STAGES_MAX = 12  # of a bar; what is less becomes one part
@@ -103,7 +103,7 @@ def rank_bars(run: RunData, waited: Matrix, warmup: int) -> list[RankBar]:
             work=float(steps[row] - waits[row]) / longest,
             waited=float(waits[row]) / longest,
         )
-        for row in _chosen(waits)
+        for row in least_and_most(waits)
         if np.isfinite(steps[row])
     ]
 
@@ -131,8 +131,9 @@ def row_means(matrix: Matrix) -> Matrix:
     return means
 
 
-def _chosen(waits: Matrix) -> list[int]:
-    order = np.argsort(waits, kind="stable")
+def least_and_most(values: Matrix | Integers) -> list[int]:
+    """The places of the values, rising; of more than BARS_MAX, those of the least and the most."""
+    order = np.argsort(values, kind="stable")
     if len(order) > BARS_MAX:
         order = np.concatenate([order[: BARS_MAX // 2], order[-BARS_MAX // 2 :]])
     chosen: list[int] = order.tolist()

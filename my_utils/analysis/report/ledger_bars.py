@@ -37,7 +37,7 @@ from ..ledger.rows import (
     WARM_UP,
 )
 from ..pages.tables import Cell, Column, Table, as_table, percent, time_of
-from .bars import BARS_MAX, Part
+from .bars import Part, least_and_most
 
 LEAST_SHARE = 0.0005  # of a bar: what is less is not seen
 
@@ -75,16 +75,13 @@ def ledger_bars(ledger: Ledger) -> list[LedgerBar]:
     most."""
     longest = max(float(ledger.wall_ns.max()), 1.0)
     goodput = ledger.ns[:, [PLACES[row] for row in GOODPUT]].sum(1)
-    order = np.argsort(goodput, kind="stable")
-    if len(order) > BARS_MAX:
-        order = np.concatenate([order[: BARS_MAX // 2], order[-BARS_MAX // 2 :]])
     return [
         LedgerBar(
             ledger.ranks[at],
             float(goodput[at]) / max(float(ledger.wall_ns[at]), 1.0),
             _parts(ledger.ns[at].astype(float), longest),
         )
-        for at in order.tolist()
+        for at in least_and_most(goodput)
     ]
 
 
