@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..verdict.rank_files import first_step
-from .rank_times import AttemptTimes, RankTimes
+from .rank_times import AttemptTimes, RankTimes, attempt_numbers
 
 
 def steps_in_vain(ranks: Sequence[RankTimes]) -> tuple[dict[int, tuple[int, int]], list[str]]:
@@ -42,7 +42,7 @@ def _by_checkpoints(
 ) -> tuple[dict[int, tuple[int, int]], list[str]]:
     found: dict[int, tuple[int, int]] = {}
     notes = []
-    numbers = sorted({number for one in ranks for number in one.attempts})
+    numbers = attempt_numbers(ranks)
     for at, number in enumerate(numbers[1:], 1):
         origin = _origin(ranks, numbers[:at], number)
         if origin is None:
@@ -54,7 +54,7 @@ def _by_checkpoints(
         since, step = origin
         for earlier in numbers[:at]:
             first = step + 1 if earlier == since else 0
-            last = max((int(one.steps[-1]) for one in _with_steps(ranks, earlier)), default=-1)
+            last = max((int(one.steps[-1]) for one in with_steps(ranks, earlier)), default=-1)
             if earlier >= since and first <= last:
                 known = found.get(earlier, (first, last))[0]
                 found[earlier] = min(first, known), last
@@ -81,6 +81,7 @@ def _origin(
     return max(saved, default=None)
 
 
-def _with_steps(ranks: Sequence[RankTimes], number: int) -> list[AttemptTimes]:
+def with_steps(ranks: Sequence[RankTimes], number: int) -> list[AttemptTimes]:
+    """An attempt of the ranks that did a step in it."""
     there = [one.attempts[number] for one in ranks if number in one.attempts]
     return [one for one in there if len(one.steps)]

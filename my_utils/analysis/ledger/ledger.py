@@ -15,9 +15,9 @@ import numpy as np
 
 from ..verdict.run_data import Process
 from ..verdict.warmup import warmup_of
-from .in_vain import steps_in_vain
+from .in_vain import steps_in_vain, with_steps
 from .meetings import Waits, split_waits
-from .rank_times import SPAN_MAX, RankTimes
+from .rank_times import SPAN_MAX, RankTimes, attempt_numbers
 from .rows import (
     COMMUNICATION,
     EXIT,
@@ -117,7 +117,7 @@ def ledger_of(ranks: Sequence[RankTimes], job: Job, hung_s: float = HUNG_S) -> L
     ranks = sorted(ranks, key=lambda one: one.rank)
     sheets = [Sheet(one) for one in ranks]
     waits = split_waits(ranks, [sheet.of_attempts for sheet in sheets], job.inferred)
-    counts = _warm_ups(sheets)
+    counts = {number: _warm_up(sheets, number) for number in attempt_numbers(ranks)}
     vain, notes = steps_in_vain(ranks)
     for sheet in sheets:
         sheet.take_host_costs(counts)
@@ -189,13 +189,8 @@ def _span(ranks: Sequence[RankTimes], job: Job) -> tuple[int, int]:
     return min(begins), max(ends)
 
 
-def _warm_ups(sheets: Sequence[Sheet]) -> dict[int, int]:
-    """Of each attempt how many steps at its beginning are left out of what is usual."""
-    numbers = sorted({number for sheet in sheets for number in sheet.of_attempts})
-    return {number: _warm_up(sheets, number) for number in numbers}
-
-
 def _warm_up(sheets: Sequence[Sheet], number: int) -> int:
+    """Of an attempt how many steps at its beginning are left out of what is usual."""
     series = [sheet.of_attempts[number].sum(1) for sheet in sheets if number in sheet.of_attempts]
     count = max(len(one) for one in series)
     if not count:
@@ -208,12 +203,8 @@ def _warm_up(sheets: Sequence[Sheet], number: int) -> int:
 
 def _attempts(ranks: Sequence[RankTimes], vain: Mapping[int, tuple[int, int]]) -> list[Attempt]:
     found = []
-    for number in sorted({number for one in ranks for number in one.attempts}):
-        steps = [
-            one.attempts[number].steps
-            for one in ranks
-            if number in one.attempts and len(one.attempts[number].steps)
-        ]
+    for number in attempt_numbers(ranks):
+        steps = [one.steps for one in with_steps(ranks, number)]
         first = min((int(one[0]) for one in steps), default=None)
         last = max((int(one[-1]) for one in steps), default=None)
         found.append(Attempt(number, first, last, vain.get(number)))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...core.ranges import members_of
-from .rank_times import RankTimes, Stays, sums_at
+from .rank_times import RankTimes, Stays, attempt_numbers, sums_at
 from .rows import PLACES, WAITING, row_of_stage
 from .sweep import Integers
 
@@ -46,7 +46,7 @@ def split_waits(
     waits = Waits()
     groups = _groups(ranks) if any(one.meetings for one in ranks) else _inferred(ranks, inferred)
     for stage, rows in groups:
-        for number in sorted({number for row in rows for number in ranks[row].attempts}):
+        for number in attempt_numbers(ranks[row] for row in rows):
             _split(ranks, sheets, stage, rows, number, waits)
     return waits
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -105,6 +105,11 @@ class RankTimes:
         return {first: self.first_ns, **{gap.after: gap.end_ns for gap in self.gaps}}
 
 
+def attempt_numbers(ranks: Iterable[RankTimes]) -> list[int]:
+    """Those of all of them, rising."""
+    return sorted({number for one in ranks for number in one.attempts})
+
+
 def sums_at(places: Integers, values: Integers, count: int) -> Integers:
     """Sums by place, exact: `np.bincount` adds as float64."""
     sums = np.zeros(count, np.int64)
@@ -118,8 +123,7 @@ def _is_a_span(begin_ns: np.int64, end_ns: np.int64) -> bool:
 
 def times_of_rank(rank: RankStages) -> RankTimes | None:
     """None for a rank none of whose stages ended, or whose times are damaged. Thread-safe."""
-    is_automatic = any(note.name == "my_utils.run" for note in rank.notes)
-    if not is_automatic:
+    if not rank.is_automatic:
         rank = last_run(rank)
     stages = chosen(rank.stages, training_rows(rank))
     stages = chosen(stages, stages["end_ns"] > stages["begin_ns"])
@@ -134,7 +138,7 @@ def times_of_rank(rank: RankStages) -> RankTimes | None:
         if note.name == "my_utils.sync"
     ]
     times = RankTimes(
-        rank.metadata.rank, rank.metadata.host, is_automatic, int(segments.begin_ns[0]),
+        rank.metadata.rank, rank.metadata.host, rank.is_automatic, int(segments.begin_ns[0]),
         int(segments.begin_ns[-1]), moved_ns, attempts, [], list(dict.fromkeys(meetings)),
     )  # fmt: skip
     _Sorter(rank, stages, segments, times).sort()

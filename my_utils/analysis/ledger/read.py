@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ...core.run_files.state import WORLD_SIZE_MAX
-from ..verdict.endings import run_file_of
 from ..verdict.rank_files import RankStages
 from ..verdict.run_data import RunData
 from ..verdict.sync import meetings_of
@@ -45,7 +44,7 @@ class LedgerReader:
         there = {*self._run.ranks.tolist(), *self._run.gone}
         kept = [one for one in self._ranks if one.rank in there]
         size = min(self._run.world_size, WORLD_SIZE_MAX)
-        run_file = run_file_of(self._run.paths)
+        run_file = self._run.run_file
         job = Job(
             _ns(run_file.get("started")), _ns(run_file.get("ended")), _missing(size, there),
             self._run.gone, self._run.processes, list(_inferred(self._run)),

@@ -96,7 +96,7 @@ def _whole(ledger: Ledger) -> str:
     >>> import numpy as np
     >>> from my_utils.analysis.ledger.ledger import Attempt, Ledger
     >>> wall_ns = np.array([14 * 10**9] * 2)
-    >>> _whole(Ledger([0, 1], 0, np.zeros((2, 22), np.int64), wall_ns, [Attempt(1, 0, 9, None)]))
+    >>> _whole(Ledger([0, 1], 0, np.zeros((2, 0)), wall_ns, [Attempt(1, 0, 9, None)]))
     '2 x 14 s'
     """
     wall = time_text(float(ledger.wall_ns.mean()) * 1e-6)

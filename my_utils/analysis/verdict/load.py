@@ -103,14 +103,14 @@ def run_of(
         run.repeated = min(first for first, _ in again), max(last for _, last in again)
     run.losses = losses
     run.recorded = [] if ranks.lost else _recorded(kept, ranks.shifts)  # calls may be missing
-    run_file = run_file_of(names)
-    run.paths, run.command = list(names), command_of(run_file)
+    run.run_file = run_file_of(names)
+    run.paths, run.command = list(names), command_of(run.run_file)
     run.gone = tuple(ranks.gone)
     run.processes = processes_of(names)
     run.ended, run.running = states_of(run.processes, run.ranks)
     if not run.running:
         has_ended = dict(zip(run.ranks.tolist(), run.ended, strict=True))
-        run.ending = ending_of(kept, has_ended, run_file)
+        run.ending = ending_of(kept, has_ended, run.run_file)
     return run
 
 

@@ -112,7 +112,7 @@ def cells_of_rank(rank: RankStages, tables_of: tuple[int, int] | None = None) ->
     tables_of: a half-open range of steps; then what tables need is there, too, with the durations
     of these steps. A verdict needs it not.
     """
-    is_automatic = any(note.name == "my_utils.run" for note in rank.notes)
+    is_automatic = rank.is_automatic
     if not is_automatic:
         rank = last_run(rank)
     is_training = training_rows(rank)

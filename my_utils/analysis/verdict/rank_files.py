@@ -96,6 +96,11 @@ class RankStages:
     notes: list[Note] = field(default_factory=list)
 
     @property
+    def is_automatic(self) -> bool:
+        """Whether `my_utils run` recorded it, which counts the steps itself."""
+        return any(note.name == "my_utils.run" for note in self.notes)
+
+    @property
     def around(self) -> npt.NDArray[np.int64]:
         """Of each path the one around it, -1 where there is none."""
         parents = np.array(self.parents, np.int64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -106,7 +106,7 @@ class RunData:
         if there is one attempt.
     ready: when the buckets of DDP were ready inside backward, None if it was not recorded.
     recorded: the ranks that recorded where they meet, for a replay. processes: by rank. gone: ranks
-        that the last attempt has no more; they are in no array.
+        that the last attempt has no more; they are in no array. run_file: what `run.json` says.
     """
 
     ranks: npt.NDArray[np.int64]
@@ -142,6 +142,7 @@ class RunData:
     recorded: Sequence[RecordedRank] = ()
     processes: Mapping[int, Process] = field(default_factory=dict)
     gone: Sequence[int] = ()
+    run_file: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return (
