@@ -7,6 +7,8 @@ Lines by package and tree, the longest files, and five measures of how finely th
 - the same with a body of fewer than six lines;
 - modules that one module imports, and how many of these have under 100 lines in its own package;
 - private modules with `__all__`.
+
+And three of what a newcomer has to read: `tools/reach.py` says what they count.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import ast
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
+
+from tools.reach import COMMANDS, circles, code_lines, reached
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = 6  # lines of a body
@@ -114,6 +118,15 @@ def main() -> int:
     print()
     for name, value in python.measures().items():
         print(f"{name:<38}{value}")
+    print("\nlines of Python that a command reaches by imports, lazy ones too")
+    for name, module in COMMANDS.items():
+        lines = sum(reached(ROOT, "my_utils", module).values())
+        print(f"my_utils {name:<29}{lines:,}")
+    print(f"{'lines of code alone':<38}{code_lines(package.rglob('*.py')):,}")
+    found = [circle for tree in ("engine", "binding") for circle in circles(ROOT / "csrc" / tree)]
+    print(f"{'circles of C files':<38}{len(found)}")
+    for circle in found:
+        print(f"  {', '.join(circle)}")
     print("\nthe longest modules")
     for module, lines in Counter(python.lines).most_common(LONGEST):
         print(f"{module:<44}{lines:>6,}")
