@@ -207,21 +207,59 @@ void mu_heartbeat_write(struct mu_recorder *recorder, bool closed) {
     }
 }
 
-uint32_t mu_heartbeat_read_attempt(const char *log_dir, const char *label) {
-    static const char key[] = "\"attempt\":";
-    char path[MU_PATH_BYTES], start[512];
+/* What follows a key in the file's text, NULL where it is not there. No string holds a key: quotes
+ * are escaped in them. */
+static const char *value_of(const char *text, const char *key) {
+    const char *found = strstr(text, key);
+    return found == NULL ? NULL : found + strlen(key);
+}
+
+/* Nanoseconds of what add_seconds wrote; 0 for anything else, and for half of the range and more,
+ * so that two of them can be added. */
+static int64_t read_ns(const char *text) {
+    char *rest = NULL;
+    int64_t unit = 100000000;
+    bool negative = text != NULL && *text == '-';
+    long long seconds = text == NULL ? -1 : strtoll(text + negative, &rest, 10);
+    if (seconds < 0 || seconds >= INT64_MAX / 2000000000 || *rest != '.') {
+        return 0;
+    }
+    int64_t ns = (int64_t)seconds * 1000000000;
+    for (rest++; *rest >= '0' && *rest <= '9' && unit > 0; rest++, unit /= 10) {
+        ns += (*rest - '0') * unit;
+    }
+    return negative ? -ns : ns;
+}
+
+static ssize_t read_start(const char *log_dir, const char *label, char *bytes, size_t size) {
+    char path[MU_PATH_BYTES];
     heartbeat_path(path, log_dir, label);
     int fd = mu_open_regular(path, O_RDONLY, 0);
     if (fd < 0) {
-        return 0;
+        return -1;
     }
-    ssize_t got = read(fd, start, sizeof(start) - 1);
+    ssize_t got = read(fd, bytes, size);
     close(fd);
+    return got;
+}
+
+void mu_heartbeat_read(const char *log_dir, const char *label, struct mu_last_beat *last) {
+    char start[BLOCK_BYTES];
+    memset(last, 0, sizeof(*last));
+    ssize_t got = read_start(log_dir, label, start, sizeof(start) - 1);
     if (got <= 0) {
-        return 0;
+        return;
     }
     start[got] = '\0';
-    const char *found = strstr(start, key);
-    unsigned long attempt = found == NULL ? 0 : strtoul(found + sizeof(key) - 1, NULL, 10);
-    return attempt > UINT16_MAX ? 0 : (uint32_t)attempt;
+    const char *attempt = value_of(start, "\"attempt\":"), *pid = value_of(start, "\"pid\":");
+    const char *closed = value_of(start, "\"closed\":");
+    unsigned long number = attempt == NULL ? 0 : strtoul(attempt, NULL, 10);
+    last->attempt = number > UINT16_MAX ? 0 : (uint32_t)number;
+    last->pid = pid == NULL ? 0 : (int32_t)strtol(pid, NULL, 10);
+    last->closed = closed != NULL && strncmp(closed, "true", 4) == 0;
+    last->began_ns = read_ns(value_of(start, "\"began\":"));
+    int64_t time_ns = read_ns(value_of(start, "\"time\":"));
+    if (time_ns > 0) {
+        last->seen_ns = time_ns + read_ns(value_of(start, "\"time_offset\":"));
+    }
 }

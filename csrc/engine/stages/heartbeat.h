@@ -16,7 +16,16 @@ struct mu_recorder;
  * matter. The caller holds recorder->drain_lock. */
 void mu_heartbeat_write(struct mu_recorder *recorder, bool closed);
 
-/* The attempt that the heartbeat file of `label` states, 0 when there is none. */
-uint32_t mu_heartbeat_read_attempt(const char *log_dir, const char *label);
+/* The process that wrote a heartbeat file last. */
+struct mu_last_beat {
+    uint32_t attempt; /* 0 when there is no file, or none that can be read */
+    bool closed;
+    int32_t pid;
+    int64_t began_ns; /* of the process, Unix time */
+    int64_t seen_ns;  /* Unix time with the offset of that process; 0 where it is not known */
+};
+
+/* Of the heartbeat file of `label`. */
+void mu_heartbeat_read(const char *log_dir, const char *label, struct mu_last_beat *last);
 
 #endif

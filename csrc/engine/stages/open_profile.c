@@ -215,6 +215,10 @@ static void begin_first_part(struct mu_recorder *recorder, const struct mu_open_
         int64_t began_ns = mu_process_began_ns(start) + recorder->user_offset_ns;
         used += (size_t)snprintf(row + used, size - used, ",began_ns=%" PRId64, began_ns);
     }
+    if (report->dead_seen_ns != 0) {
+        used += (size_t)snprintf(row + used, size - used, ",dead_seen_ns=%" PRId64,
+                                 report->dead_seen_ns);
+    }
     used += put_pair(row + used, size - used, "host", host_of(config));
     if (config->text_label[0] != '\0') {
         put_pair(row + used, size - used, "label", config->text_label);
@@ -339,9 +343,22 @@ static uint64_t first_node(uint32_t attempts_before, int worker) {
     return ((place & ((1 << PROCESS_BITS) - 1)) << MU_NODE_SHIFT) + 1;
 }
 
+/* Another process may have had the number of this one, such as the first of a container. */
+static bool is_of_this_process(const struct mu_last_beat *beat) {
+    static const int64_t tick_ns = 10000000;
+    int32_t pid = (int32_t)getpid();
+    int64_t apart_ns = beat->began_ns - mu_process_began_ns(mu_process_start(pid));
+    return beat->pid == pid && apart_ns >= -tick_ns && apart_ns <= tick_ns;
+}
+
+/* dead_seen_ns: the last sign of life of the attempt before, where that process did not end by
+ * itself; else 0. */
 static void choose_attempt(struct mu_recorder *recorder, const struct mu_output_config *config,
                            const struct mu_adopted *adopted, struct mu_open_report *report) {
-    uint32_t last = mu_heartbeat_read_attempt(config->log_dir, report->label);
+    struct mu_last_beat beat;
+    mu_heartbeat_read(config->log_dir, report->label, &beat);
+    report->dead_seen_ns = beat.closed || is_of_this_process(&beat) ? 0 : beat.seen_ns;
+    uint32_t last = beat.attempt;
     if (adopted->last_attempt > last) {
         last = adopted->last_attempt;
     }

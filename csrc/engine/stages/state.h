@@ -90,6 +90,7 @@ struct mu_open_report {
     char label[MU_LABEL_BYTES];       /* rank_<R>[.wK] */
     int worker;                       /* K, 0 for none */
     uint32_t attempt;                 /* from 1 */
+    int64_t dead_seen_ns;             /* see choose_attempt */
     uint64_t adopted_journals;
     uint64_t adopted_rows;
     uint64_t foreign_journals;    /* of other users; they stay */

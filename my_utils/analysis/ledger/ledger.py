@@ -131,7 +131,8 @@ def ledger_of(ranks: Sequence[RankTimes], job: Job, hung_s: float = HUNG_S) -> L
         shift_ns = shifts.get(one.rank, 0)
         own_begin_ns = min(begin_ns + shift_ns, one.first_ns)
         own_end_ns = max(end_ns + shift_ns - one.moved_ns, one.last_ns)
-        sheet.add_begin(own_begin_ns, LAUNCHER if min(one.attempts) == first else NOT_RECORDED)
+        before = LAUNCHER if min(one.attempts) == first else NOT_RECORDED
+        sheet.add_begin(own_begin_ns, before, hung_s)
         after = NOT_RECORDED if one.rank in job.gone else EXIT
         sheet.add_end(own_end_ns, job.processes.get(one.rank), hung_s, after)
         ns[row] = sheet.totals()

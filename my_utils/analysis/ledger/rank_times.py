@@ -61,7 +61,8 @@ class Stays(NamedTuple):
 @dataclass
 class AttemptTimes:
     """One start of a rank's process. began_ns: of the process, Unix time; set_up_ns, ended_ns: of
-    its recording; None where it is not known. imported_ns: when torch had been imported, None where
+    its recording; dead_seen_ns: the last sign of life of the attempt before, where that was killed;
+    None where it is not known. imported_ns: when torch had been imported, None where
     it is not known; joined_ns: in `init_process_group`. steps: rising. ns: step × row, of the first
     `IN_STEPS` rows. outside: ns before its first step and after its last one, by row. stays: by
     stage, of those in which ranks meet, or may. counters: µs of each step, by name, 0 where
@@ -72,6 +73,7 @@ class AttemptTimes:
     began_ns: int | None = None
     set_up_ns: int | None = None
     ended_ns: int | None = None
+    dead_seen_ns: int | None = None
     imported_ns: int | None = None
     joined_ns: int = 0
     steps: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -289,10 +291,10 @@ def _processes(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
         if note.name == "my_utils.process":
             if note.attempt != last:
                 before_ns, last = moved_ns, note.attempt
-            began_ns = _integer(note.pairs.get("began_ns", ""))
             one = found.setdefault(note.attempt, AttemptTimes(note.attempt))
             one.set_up_ns = note.at_ns
-            one.began_ns = None if began_ns is None else began_ns - before_ns
+            one.began_ns = _moment(note, "began_ns", before_ns)
+            one.dead_seen_ns = _moment(note, "dead_seen_ns", before_ns)
         elif note.name == "my_utils.clock_step":
             moved_ns = before_ns + (_integer(note.pairs.get("total_ns", "")) or 0)
         elif note.name == "my_utils.launch" and note.attempt in found:
@@ -301,6 +303,11 @@ def _processes(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
         elif note.name == "my_utils.run_end" and note.attempt in found:
             found[note.attempt].ended_ns = note.at_ns
     return found, moved_ns
+
+
+def _moment(note: Note, key: str, moved_ns: int) -> int | None:
+    at_ns = _integer(note.pairs.get(key, ""))
+    return None if at_ns is None else at_ns - moved_ns
 
 
 def _integer(text: str) -> int | None:

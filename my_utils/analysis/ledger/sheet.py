@@ -87,7 +87,7 @@ class Sheet:
                 ns[those, PLACES[IN_VAIN]] = lost
                 ns[those, PLACES[CHECKPOINT]] = kept[those]
 
-    def add_begin(self, begin_ns: int, before: str) -> None:
+    def add_begin(self, begin_ns: int, before: str, hung_s: float) -> None:
         """What lies before, between and behind the steps of its attempts. before: the row of the
         time until its first process."""
         times = self._times
@@ -100,13 +100,15 @@ class Sheet:
             began_ns = first.set_up_ns
         self._split(begin_ns, times.first_ns, (before, began_ns), (LAUNCH, None))
         for gap in times.gaps:
-            self._add_gap(gap)
+            self._add_gap(gap, hung_s)
 
-    def _add_gap(self, gap: Gap) -> None:
+    def _add_gap(self, gap: Gap, hung_s: float) -> None:
         before, after = (self._times.attempts[one] for one in (gap.before, gap.after))
+        seen_ns = after.dead_seen_ns
         self._split(
             gap.begin_ns, gap.end_ns,
-            (CLOSING, gap.begin_ns if before.ended_ns is None else before.ended_ns),
+            (CLOSING, before.ended_ns),
+            (CLOSING if seen_ns is None else _row_of_dead(seen_ns - gap.begin_ns, hung_s), seen_ns),
             (RESTART, after.set_up_ns if after.began_ns is None else after.began_ns),
             (LAUNCH, None),
         )  # fmt: skip
@@ -119,9 +121,8 @@ class Sheet:
             self._split(times.last_ns, end_ns, (CLOSING, last.ended_ns), (NOT_RECORDED, None))
             return
         seen_ns = process.seen_ns - times.moved_ns
-        row = CLOSING
-        if process.state != CLOSED:
-            row = HANG if seen_ns - times.last_ns >= hung_s * 1e9 else OTHER_CODE
+        is_closed = process.state == CLOSED
+        row = CLOSING if is_closed else _row_of_dead(seen_ns - times.last_ns, hung_s)
         self._split(times.last_ns, end_ns, (row, seen_ns), (after, None))
 
     def _split(self, from_ns: int, to_ns: int, *until: tuple[str, int | None]) -> None:
@@ -138,6 +139,11 @@ class Sheet:
         for ns in self.of_attempts.values():
             found[:IN_STEPS] += ns.sum(0)
         return found
+
+
+def _row_of_dead(still_ns: int, hung_s: float) -> str:
+    """What a process did that made no progress before it was killed."""
+    return HANG if still_ns >= hung_s * 1e9 else OTHER_CODE
 
 
 def _usual(ns: Integers, count: int, rows: Sequence[int]) -> Integers:

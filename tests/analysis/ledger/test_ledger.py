@@ -217,7 +217,7 @@ def _moved(row: str, seconds: int) -> str:
 FAR = (0, -1, 2**31, 2**53, 2**62 - 1, -(2**62), 2**63 - 1, -(2**63), 10**20)
 OWN_ROWS = ("process", "clock_step", "file", "run", "sync", "dropped", "run_end", "time_offset")
 KEYS = (
-    "rank", "attempt", "began_ns", "total_ns", "delta_ns", "did", "path", "stage", "members",
+    "rank", "attempt", "began_ns", "dead_seen_ns", "total_ns", "delta_ns", "did", "path", "stage", "members",
     "kind", "count", "reason", "first_step", "last_step", "offset_ns", "world_size",
 )  # fmt: skip
 

@@ -24,7 +24,7 @@ LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--monitor-interval", "
 def trained(folder: Path, *plants: str, ranks: int = 1) -> dict[str, Any]:
     """The ledger of `my_utils run`."""
     command = [sys.executable, "-m", "my_utils", "run", "--quiet", "-o", str(folder / "logs"), "--"]
-    if ranks > 1 or "death" in plants:
+    if ranks > 1 or {"death", "restart"} & {*plants}:
         command += [*LAUNCH, "--standalone", "--max-restarts=1", f"--nproc-per-node={ranks}"]
     else:
         command += [sys.executable]
@@ -104,6 +104,14 @@ def test_of_a_hang_that_is_killed(tmp_path: Path) -> None:
     truth_ms = json.loads((tmp_path / "truth-0-0.json").read_text())["hang"] * 1e-6
     assert truth_ms - 2600 <= of(ledger, "hang") <= truth_ms + 100
     assert of(ledger, "hang") + of(ledger, "exit") >= truth_ms - 100
+
+
+def test_of_a_hang_that_a_restart_ends(tmp_path: Path) -> None:
+    ledger = trained(tmp_path, "hang", "checkpoint", "restart")
+    truth_ms = json.loads((tmp_path / "truth-0-0.json").read_text())["hang"] * 1e-6
+    assert truth_ms - 2600 <= of(ledger, "hang") <= truth_ms + 100
+    assert len(ledger["attempts"]) == 2
+    near(ledger, tmp_path, "checkpoint", "launch", "restore", attempts=2)
 
 
 COMPILES = """

@@ -103,7 +103,7 @@ for step in range(first, STEPS):
     if "death" in PLANTS and ATTEMPT == 0 and step == 104:
         write()
         os._exit(3)
-    if "hang" in PLANTS and step == 100:
+    if "hang" in PLANTS and ATTEMPT == 0 and step == 100:
         with timed("hang"):
             time.sleep(8)
         write()

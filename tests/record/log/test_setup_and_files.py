@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -501,6 +502,33 @@ def test_a_restart_takes_over_what_a_killed_run_left(
     assert found[0][0] == "1"
     assert int(found[0][1]) >= 53
     assert re.findall(r"attempt=(\d+)", path.read_text()) == ["1", "2"]
+
+
+SET_UP = "logger.setup('logs', console=False)"
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("first", "is_dead"),
+    [
+        (f"{SET_UP}; events(2); {KILL}", True),
+        (f"logger.set_time_offset(-3600.5); {SET_UP}; events(2); {KILL}", True),
+        (f"{SET_UP}; events(2)", False),
+        (f"{SET_UP}; events(2); logger.setup('other', console=False); {SET_UP}", False),
+    ],
+    ids=["killed", "killed with a time offset", "ended", "itself"],
+)
+def test_a_restart_says_when_the_process_before_was_last_alive(
+    run_python: RunPython, tmp_path: Path, first: str, is_dead: bool
+) -> None:
+    began_ns = time.time_ns()
+    run(run_python, first)
+    ended_ns = time.time_ns()
+    finished(run_python, f"{SET_UP}; events(2, first=2)")
+    found = re.findall(r"dead_seen_ns=(\d+)", (tmp_path / "logs/profile_rank_0.csv").read_text())
+    offset_ns = 3_600_500_000_000 if "offset" in first else 0
+    assert len(found) == is_dead
+    assert all(began_ns <= int(each) + offset_ns <= ended_ns for each in found)
 
 
 def test_a_living_forked_child_does_not_keep_a_restart_from_taking_over(
