@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.run_files.run_metadata import Note
+from ..verdict.device_cells import on_device, rows_with_gpu_times
 from ..verdict.kinds import kind_of_stage
 from ..verdict.rank_files import Columns, RankStages, all_same, chosen, depths_of, last_run
 from ..verdict.tracks import training_rows
@@ -27,7 +28,7 @@ from .rows import (
     RESTORE,
     row_of_stage,
 )
-from .sweep import Integers, Segments, segments_of
+from .sweep import Integers, Segments, segments_of, segments_on_device
 
 OPTIMIZER = "optimizer"  # as `my_utils run` names it: behind it, a step is done
 COUNTERS = {
@@ -132,8 +133,7 @@ def times_of_rank(rank: RankStages) -> RankTimes | None:
     if not len(stages["step"]) or not _is_a_span(stages["begin_ns"].min(), stages["end_ns"].max()):
         return None
     attempts, moved_ns = _processes(rank.notes)
-    depth = depths_of(rank.around)[stages["path"]]
-    segments = segments_of(stages["begin_ns"], stages["end_ns"], depth)
+    stages, segments = _segments(rank, stages)
     meetings = [
         (note.pairs.get("stage", ""), note.pairs.get("members", ""), note.pairs.get("kind", ""))
         for note in rank.notes
@@ -145,6 +145,21 @@ def times_of_rank(rank: RankStages) -> RankTimes | None:
     )  # fmt: skip
     _Sorter(rank, stages, segments, times).sort()
     return times
+
+
+def _segments(rank: RankStages, stages: Columns) -> tuple[Columns, Segments]:
+    """And the stages, which end with what they launched on a device."""
+    origin_ns = rank.metadata.begin_ns
+    timed = rows_with_gpu_times(stages, origin_ns)
+    found = on_device(stages, timed, rank.paths, rank.around, origin_ns) if timed.any() else None
+    if found is None:
+        depth = depths_of(rank.around)[stages["path"]]
+        return stages, segments_of(stages["begin_ns"], stages["end_ns"], depth)
+    took_ns = np.rint(stages["cuda_ms"][timed] * 1e6).astype(np.int64)
+    ends = stages["end_ns"].copy()
+    ends[timed] = np.maximum(ends[timed], stages["cuda_begin_ns"][timed] + took_ns)
+    segments = segments_on_device(found, stages["begin_ns"], origin_ns)
+    return {**stages, "end_ns": ends}, segments
 
 
 class _Sorter:

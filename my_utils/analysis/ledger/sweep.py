@@ -1,4 +1,8 @@
-"""Which stage a thread is in at each moment between its first stage and its last."""
+"""Which stage a thread is in at each moment between its first stage and its last.
+
+Where its device has times of its own, a moment belongs to the stage that the device is in, as
+`verdict.device_cells` decides it: the host's stage counts only while the device waits for it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from ..verdict.device_cells import OnDevice
 
 Integers = npt.NDArray[np.int64]
 
@@ -43,6 +49,16 @@ def segments_of(begin_ns: Integers, end_ns: Integers, depth: Integers) -> Segmen
     latest = np.maximum.accumulate(np.where(is_begin, np.arange(2 * count), -1))
     since = stages[np.maximum(latest, 0)][:-1]
     return Segments(times[order], owner, since)
+
+
+def segments_on_device(found: OnDevice, begin_ns: Integers, origin_ns: int) -> Segments:
+    """The same, on the device's axis. begin_ns: of the stages, on the host's; origin_ns: of the
+    edges that were found."""
+    order = np.argsort(begin_ns, kind="stable")
+    edges: Integers = found.edges + origin_ns
+    begun = np.searchsorted(begin_ns[order], edges[:-1], "right")
+    owner = np.where(found.by_device, found.device, found.host)
+    return Segments(edges, owner, order[np.maximum(begun - 1, 0)])
 
 
 def _parents(begin_ns: Integers, depth: Integers) -> Integers:

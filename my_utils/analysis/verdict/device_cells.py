@@ -14,6 +14,7 @@ So a stage around others, such as `iter`, is not work of the device although it 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from .kinds import is_of_the_host
 from .rank_files import Columns, depths_of
 
 Integers = npt.NDArray[np.int64]
-Moments = npt.NDArray[np.float64]
+Moments = npt.NDArray[Any]  # ns, of float64 or int64, as the rows have them
 Mask = npt.NDArray[np.bool_]
 
 NONE = -1
@@ -47,6 +48,41 @@ def of_the_device(paths: Sequence[str]) -> Mask:
     return ~np.array([is_of_the_host(name) for name in paths], bool)
 
 
+class OnDevice(NamedTuple):
+    """Between one edge and the next one: the stage of the device and that of the host, as places of
+    rows, NONE without one; and whether the moment counts for the device's. edges: ns since the
+    origin, rising, one more than there are moments. leaves: of each path, see `leaves_of`."""
+
+    edges: Moments
+    device: Integers
+    host: Integers
+    by_device: Mask
+    leaves: Integers
+
+
+def on_device(
+    rows: Columns, is_timed: Mask, paths: Sequence[str], around: Integers, origin_ns: int
+) -> OnDevice | None:
+    """The arguments of `device_times`; None where no stage of the device has GPU times."""
+    path = rows["path"].astype(np.int64)
+    timed = is_timed & of_the_device(paths)[path]
+    if not timed.any():
+        return None
+    leaves = leaves_of(np.unique(path[timed]), around)
+    depths = depths_of(around)
+    begins, ends = (rows[name] - origin_ns for name in ("begin_ns", "end_ns"))
+    gpu_begins = rows["cuda_begin_ns"][timed] - origin_ns
+    gpu_ends = gpu_begins + np.rint(rows["cuda_ms"][timed] * 1e6).astype(gpu_begins.dtype)
+    edges = np.unique(np.concatenate([begins, ends, gpu_begins, gpu_ends]))
+    host = _innermost(edges[:-1], begins, ends, depths[path])
+    device = _innermost(edges[:-1], gpu_begins, gpu_ends, depths[path[timed]])
+    device = np.where(device == NONE, NONE, np.flatnonzero(timed)[device])
+    computes = (device != NONE) & (leaves[path[device]] == path[device])
+    has_left = (host == NONE) | (ends[host] > ends[device])
+    is_late = (device != NONE) & ~computes & has_left
+    return OnDevice(edges, device, host, computes | is_late, leaves)
+
+
 def device_times(
     rows: Columns, is_timed: Mask, paths: Sequence[str], around: Integers, origin_ns: int
 ) -> tuple[Moments, Moments]:
@@ -56,30 +92,16 @@ def device_times(
     GPU times. around: of each path the one around it, see `RankStages.around`.
     """
     own, launch = np.zeros(len(rows["path"])), np.zeros(len(rows["path"]))
-    path = rows["path"].astype(np.int64)
-    on_device = is_timed & of_the_device(paths)[path]
-    if not on_device.any():
+    found = on_device(rows, is_timed, paths, around, origin_ns)
+    if found is None:
         return own, launch
-    leaves = leaves_of(np.unique(path[on_device]), around)
-    depths = depths_of(around)
-    begins, ends = (rows[name] - origin_ns for name in ("begin_ns", "end_ns"))
-    gpu_begins = (rows["cuda_begin_ns"][on_device] - origin_ns).astype("f8")
-    gpu_ends = gpu_begins + rows["cuda_ms"][on_device] * 1e6
-    edges = np.unique(np.concatenate([begins, ends, gpu_begins, gpu_ends]))
-    moments, lengths = edges[:-1], np.diff(edges)
-    host = _innermost(moments, begins, ends, depths[path])
-    device = _innermost(moments, gpu_begins, gpu_ends, depths[path[on_device]])
-    device = np.where(device == NONE, NONE, np.flatnonzero(on_device)[device])
-
-    computes = (device != NONE) & (leaves[path[device]] == path[device])
-    has_left = (host == NONE) | (ends[host] > ends[device])
-    is_late = (device != NONE) & ~computes & has_left
-    by_device = computes | is_late
-    _add(own, device, lengths, by_device)
-    by_host = ~by_device & (host != NONE)
-    launches = by_host & (leaves[path[host]] != NONE)
-    _add(launch, host, lengths, launches)
-    _add(own, host, lengths, by_host & ~launches)
+    lengths = np.diff(found.edges)
+    _add(own, found.device, lengths, found.by_device)
+    by_host = ~found.by_device & (found.host != NONE)
+    path = rows["path"].astype(np.int64)
+    launches = by_host & (found.leaves[path[found.host]] != NONE)
+    _add(launch, found.host, lengths, launches)
+    _add(own, found.host, lengths, by_host & ~launches)
     return own, launch
 
 
@@ -108,7 +130,8 @@ def _innermost(moments: Moments, begins: Moments, ends: Moments, depths: Integer
         rows = np.flatnonzero(depths == depth)
         rows = rows[np.argsort(begins[rows], kind="stable")]
         last = np.maximum.accumulate(ends[rows])
-        first = np.maximum(begins[rows], np.r_[-np.inf, last[:-1]])
+        first = begins[rows]
+        first[1:] = np.maximum(first[1:], last[:-1])
         at = np.searchsorted(first, moments, "right") - 1
         inside = (at >= 0) & (moments < last[at])
         found[inside] = rows[at[inside]]

@@ -20,6 +20,7 @@ from my_utils.analysis.ledger.text import ledger_lines, table_lines
 from my_utils.analysis.replay.inputs import verdict_of
 
 from ...support.planted_runs import HEADER, START_NS, Run
+from ...support.run_csv import RankCsv
 
 pytestmark = pytest.mark.no_torch
 
@@ -211,14 +212,43 @@ def _moved(row: str, seconds: int) -> str:
     return f"{int(moment) + seconds}.{rest}"
 
 
+# --- a device ---
+
+
+@pytest.mark.parametrize(
+    ("input_ms", "gpu_ms"), [(0.5, 12.0), (9.0, 6.0)], ids=["device bound", "input bound"]
+)
+def test_a_moment_counts_for_what_the_device_does(
+    tmp_path: Path, input_ms: float, gpu_ms: float
+) -> None:
+    """The host launches for 1 ms a step, and does not wait for the device."""
+    csv = RankCsv()
+    csv.process()
+    now = free = idle_ms = 0.0
+    for step in range(60):
+        csv.stage("input", step, now, now + input_ms)
+        now += input_ms
+        idle_ms += max(now - free, 0.0)
+        for name, device_ms in (("forward", gpu_ms / 3), ("backward", gpu_ms * 2 / 3)):
+            begin = max(free, now)
+            free = begin + device_ms
+            csv.stage(name, step, now, now + 0.5, gpu=(begin, free))
+            now += 0.5
+    ledger = ledger_of(csv.in_order().write(tmp_path / "logs"))
+    assert int(ledger.wall_ns[0]) == pytest.approx(free * 1e6, abs=10)
+    warm_ns = of(ledger, "warm-up") + of(ledger, "launch")
+    assert of(ledger, "compute") == pytest.approx(60 * gpu_ms * 1e6, abs=warm_ns + 1000)
+    assert of(ledger, "input") == pytest.approx(idle_ms * 1e6, abs=warm_ns + 1000)
+
+
 # --- anything ---
 
 
 FAR = (0, -1, 2**31, 2**53, 2**62 - 1, -(2**62), 2**63 - 1, -(2**63), 10**20)
 OWN_ROWS = ("process", "clock_step", "file", "run", "sync", "dropped", "run_end", "time_offset")
 KEYS = (
-    "rank", "attempt", "began_ns", "dead_seen_ns", "total_ns", "delta_ns", "did", "path", "stage", "members",
-    "kind", "count", "reason", "first_step", "last_step", "offset_ns", "world_size",
+    "rank", "attempt", "began_ns", "dead_seen_ns", "total_ns", "delta_ns", "did", "path", "stage",
+    "members", "kind", "count", "reason", "first_step", "last_step", "offset_ns", "world_size",
 )  # fmt: skip
 
 
@@ -228,7 +258,7 @@ def damaged(rows: list[str], random: np.random.Generator) -> Sequence[str]:
     found = [row for row in rows if random.random() > 0.02]
     for _ in range(int(random.integers(0, 6))):
         at, to = (int(place) for place in random.integers(1, len(found), 2))
-        what, far = int(random.integers(0, 5)), FAR[int(random.integers(0, len(FAR)))]
+        what, far = int(random.integers(0, 6)), FAR[int(random.integers(0, len(FAR)))]
         fields = found[at].split(",")
         if what == 0:
             found.insert(to, found[at])
@@ -240,6 +270,9 @@ def damaged(rows: list[str], random: np.random.Generator) -> Sequence[str]:
             place = (0, 3, 6)[int(random.integers(0, 3))]
             fields[place] = f"{far}.5" if place == 0 else str(far)
             found[at] = ",".join(fields)
+        elif what == 4:
+            gpu = f"cuda_ms={abs(far)}.25,cuda_ts={START_NS // 10**9 + far % 10**6}.000000001"
+            found[at] = found[at].replace("tid=", f"{gpu},tid=")
         else:
             pairs = ",".join(f"{key}={far}" for key in random.choice(KEYS, 5, replace=False))
             name = random.choice(OWN_ROWS)

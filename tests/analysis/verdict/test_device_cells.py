@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from my_utils.analysis.ledger.sweep import segments_on_device
 from my_utils.analysis.report.bars import mean_step
 from my_utils.analysis.verdict.device import by_the_device
-from my_utils.analysis.verdict.device_cells import device_times
+from my_utils.analysis.verdict.device_cells import device_times, on_device
 from my_utils.analysis.why import judge, load_run
 from tests.support.run_csv import RankCsv
 
@@ -118,6 +119,15 @@ def test_each_moment_counts_once(data: st.DataObject) -> None:
     wanted_own, wanted_launch = by_moment(spans)
     assert (own / 1e6).tolist() == pytest.approx(wanted_own)
     assert (launch / 1e6).tolist() == pytest.approx(wanted_launch)
+    found = on_device(rows, is_timed, PATHS, PARENTS, 0)
+    if found is not None:
+        segments = segments_on_device(found, rows["begin_ns"], 0)
+        sums = [0] * (len(spans) + 1)
+        for owner, ns in zip(segments.owner, np.diff(segments.begin_ns), strict=True):
+            sums[owner] += int(ns)
+        wanted = [a + b for a, b in zip(wanted_own, wanted_launch, strict=True)]
+        assert [ns / 1e6 for ns in sums[:-1]] == wanted
+        assert sum(sums) == segments.begin_ns[-1] - segments.begin_ns[0]
 
 
 # --- whole runs, in files ---
