@@ -1,5 +1,6 @@
 """The option `--export` of `my_utils why` and `my_utils report`: sends a verdict and its figures to
-one run of Weights & Biases, TensorBoard or MLflow, the one that the user names.
+one run of Weights & Biases, TensorBoard or MLflow, the one that the user names, or to a receiver of
+OpenTelemetry's protocol.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def add_export(chosen: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KIND=RUN",
         help="send the verdict and its figures to a run: wandb=PROJECT/ID, tensorboard=DIR, "
-        "mlflow=ID",
+        "mlflow=ID, otlp=URL",
     )
 
 
@@ -93,7 +94,8 @@ def parse_target(text: str) -> tuple[str, str]:
     """
     kind, _, run = text.partition("=")
     if kind not in TARGETS:
-        raise ValueError(f"must be {', '.join(TARGETS)} and the run, as in wandb=RUN, not {text!r}")
+        kinds = ", ".join(TARGETS)
+        raise ValueError(f"must be {kinds} and the run, as in wandb=RUN, not {text!r}")
     if not run:
         raise ValueError(f"does not name a run: {kind}=RUN, where RUN is {_RUNS[kind]}")
     return kind, run
@@ -175,13 +177,29 @@ def _to_mlflow(run: str, summary: Summary) -> None:
     client.log_text(run, summary.markdown, f"{PREFIX}/verdict.md")
 
 
+def _to_otlp(run: str, summary: Summary) -> None:
+    """A gauge for each figure, with the status as its attribute."""
+    from ...record.exporters.otlp import GaugeSender
+
+    named = {f"{PREFIX}.{name.replace('/', '.')}": value for name, value in summary.figures.items()}
+    sender = GaugeSender(run, dict.fromkeys(named, ("", "")), "--export otlp")
+    try:
+        for name, value in named.items():
+            sender.set(name, value, status=summary.status)
+        sender.send()
+    finally:
+        sender.close()
+
+
 TARGETS: dict[str, Callable[[str, Summary], None]] = {
     "wandb": _to_wandb,
     "tensorboard": _to_tensorboard,
     "mlflow": _to_mlflow,
+    "otlp": _to_otlp,
 }
 _RUNS = {
     "wandb": "its id, with project/ or entity/project/ before it",
     "tensorboard": "its folder",
     "mlflow": "its id",
+    "otlp": "the address of a receiver, such as http://collector:4318/v1/metrics",
 }

@@ -4,7 +4,7 @@ one rank, and what of them stays small at any number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,7 +87,9 @@ class OtlpExporter(StageExporter):
         self._means: dict[int, Means] = {}  # by rank
         self._stages, self._hosts = Named(STAGES_MAX), Named(HOSTS_MAX)
         sends = is_chosen((min(chosen) if chosen else 0,))
-        self._sender = _Sender(endpoint) if self._active and sends else None
+        self._sender = None
+        if self._active and sends:
+            self._sender = GaugeSender(endpoint, GAUGES, "OtlpExporter")
         self._begin()
 
     def _write(self, snapshot: Snapshot) -> None:
@@ -123,7 +125,7 @@ class OtlpExporter(StageExporter):
     def _host(self, name: str) -> str:
         return name if self._hosts.has(name) else OTHER_HOSTS
 
-    def _set(self, sender: _Sender, summary: StageSummary) -> None:
+    def _set(self, sender: GaugeSender, summary: StageSummary) -> None:
         of_stage = {"stage": summary.stage, "device": summary.device, "timer": self._timer}
         for host, mean_ms in summary.hosts.items():
             sender.set("my_utils.stage.duration", mean_ms * 1e-3, **of_stage, host=host)
@@ -146,13 +148,19 @@ GAUGES = {
 }
 
 
-class _Sender:
-    """OpenTelemetry's SDK, without its thread and its handler at the end of the process."""
+class GaugeSender:
+    """OpenTelemetry's SDK, without its thread and its handler at the end of the process.
 
-    def __init__(self, endpoint: str | None) -> None:
-        sdk = require("opentelemetry.sdk.metrics", "OtlpExporter")
-        reading = require("opentelemetry.sdk.metrics.export", "OtlpExporter")
-        otlp = require("opentelemetry.exporter.otlp.proto.http.metric_exporter", "OtlpExporter")
+    endpoint: None means what the variables of OpenTelemetry say. gauges: by name their unit and
+    what they are. purpose: what needs the SDK, for an ImportError. Not thread-safe.
+    """
+
+    def __init__(
+        self, endpoint: str | None, gauges: Mapping[str, tuple[str, str]], purpose: str
+    ) -> None:
+        sdk = require("opentelemetry.sdk.metrics", purpose)
+        reading = require("opentelemetry.sdk.metrics.export", purpose)
+        otlp = require("opentelemetry.exporter.otlp.proto.http.metric_exporter", purpose)
         self._success = reading.MetricExportResult.SUCCESS
         self._reader = reading.InMemoryMetricReader()
         self._exporter = otlp.OTLPMetricExporter(endpoint=endpoint)
@@ -160,7 +168,7 @@ class _Sender:
         meter = self._provider.get_meter("my_utils")
         self._gauges = {
             name: meter.create_gauge(name, unit=unit, description=text)
-            for name, (unit, text) in GAUGES.items()
+            for name, (unit, text) in gauges.items()
         }
 
     def set(self, name: str, value: float, **attributes: Any) -> None:

@@ -47,7 +47,8 @@ def verdict_of(logs: Path, run_python: RunPython) -> dict[str, Any]:
     [
         ("wandb", "does not name a run: wandb=RUN"),
         ("mlflow=", "does not name a run: mlflow=RUN"),
-        ("comet=1", "must be wandb, tensorboard, mlflow and the run"),
+        ("otlp=", "does not name a run: otlp=RUN, where RUN is the address"),
+        ("comet=1", "must be wandb, tensorboard, mlflow, otlp and the run"),
     ],
 )
 def test_a_run_must_be_named(text: str, reason: str, logs: Path, run_python: RunPython) -> None:
@@ -95,6 +96,32 @@ def test_tensorboard(command: str, logs: Path, tmp_path: Path, run_python: RunPy
         assert sum(shares) == pytest.approx(1.0, abs=1e-5)
     (text,) = read.Tensors("my_utils/verdict")
     assert said["text"][0] in make_ndarray(text.tensor_proto)[0].decode()
+
+
+@pytest.mark.parametrize("command", ["why", "report"])
+def test_otlp(command: str, logs: Path, tmp_path: Path, run_python: RunPython) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp", reason="the OTLP exporter is not installed")
+    from ...support.otlp_receiver import receiving
+
+    output = ["-o", str(tmp_path / "page.html")] if command == "report" else []
+    with receiving() as receiver:
+        export = ["--export", f"otlp={receiver.endpoint}"]
+        done = run_python("-m", "my_utils", command, str(logs), *output, *export)
+        receiver.status = 400
+        refused = run_python("-m", "my_utils", command, str(logs), *output, *export)
+    assert done.returncode == (FOUND if command == "why" else 0), done.stderr
+    assert refused.returncode == 1
+    assert f"otlp run {receiver.endpoint}: the receiver did not take them" in refused.stderr
+    said = verdict_of(logs, run_python)
+    (points,) = receiver.requests
+    found = {name: value for name, _, value in points}
+    assert {attributes["status"] for _, attributes, _ in points} == {"found"}
+    assert found["my_utils.step_ms"] == pytest.approx(said["step_ms"], rel=1e-6, abs=1e-6)
+    assert found["my_utils.untimed.share"] == pytest.approx(said["findings"][0]["share"], abs=1e-3)
+    if command == "why":
+        assert found["my_utils.goodput"] == pytest.approx(said["ledger"]["goodput"], abs=1e-3)
+        rows = [value for name, value in found.items() if name.startswith("my_utils.ledger.")]
+        assert sum(rows) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_wandb_offline(logs: Path, tmp_path: Path, run_python: RunPython) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import socket
 import subprocess
 import sys
@@ -19,59 +18,14 @@ from my_utils.timing import TimeManager
 
 from ...conftest import RunPython
 
-service = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http.metric_exporter")
-
-Point = tuple[str, dict[str, Any], float]
-
-
-class Receiver(http.server.ThreadingHTTPServer):
-    """requests: of each request its points, by metric, attributes and value."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.requests: list[list[Point]] = []
-        self.status = 200
-        self.endpoint = f"http://127.0.0.1:{self.server_address[1]}/v1/metrics"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        receiver: Any = self.server
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if receiver.status == 200:
-            receiver.requests.append(points_of(body))
-        self.send_response(receiver.status)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-def points_of(body: bytes) -> list[Point]:
-    message = service.ExportMetricsServiceRequest.FromString(body)
-    return [
-        (metric.name, {one.key: value_of(one.value) for one in point.attributes}, value_of(point))
-        for resource in message.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        for point in metric.gauge.data_points
-    ]
-
-
-def value_of(message: Any) -> Any:
-    kind = message.WhichOneof("value")
-    return getattr(message, kind)
+from ...support.otlp_receiver import Point, Receiver, receiving
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with receiving() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def values(points: list[Point], name: str, *keys: str) -> dict[tuple[Any, ...], float]:
