@@ -1,7 +1,7 @@
 """`my_utils why logs`: shows what bounds a run.
 
     my_utils why LOG_DIR… [--json] [--ranks 0,3-5] [--steps 10:20] [--hung 30]
-                          [--ledger] [-o FILE]
+                          [--ledger] [--timeline] [-o FILE]
 
 Exit status: 0, judged, and nothing stands out; 1, the output could not be written; 2, wrong
 arguments; 3, something was found, or the run hangs; 4, not judged; 130, interrupted.
@@ -18,7 +18,10 @@ from typing import NamedTuple
 from ..analysis.ledger.data import as_data, figures_of
 from ..analysis.ledger.read import LedgerReader
 from ..analysis.ledger.text import ledger_lines, table_lines
-from ..analysis.replay.inputs import verdict_of
+from ..analysis.replay.inputs import judge, verdict_of
+from ..analysis.timeline import data as timeline_data
+from ..analysis.timeline.text import LINES_SHOWN, timeline_lines
+from ..analysis.timeline.timeline import Timeline, timeline_of
 from ..analysis.verdict.export import add_export, export_verdict
 from ..analysis.verdict.result import Verdict
 from ..analysis.verdict.text import LINES_MAX, shortened, terminal_width
@@ -58,12 +61,14 @@ _STATUSES = {"ok": EXIT_OK, "found": EXIT_FOUND, "not judged": EXIT_NOT_JUDGED}
 
 
 class Answer(NamedTuple):
-    """is_whole: the whole ledger is shown, and not only what lies outside the steps."""
+    """whole: of these, "ledger" and "timeline", all is shown, and not only what fits below the
+    verdict."""
 
     verdict: Verdict
     hung: HungRun | None
     ledger: Ledger | None
-    is_whole: bool
+    timeline: Timeline | None
+    whole: frozenset[str]
 
 
 def command_parser() -> CommandParser:
@@ -94,6 +99,11 @@ def command_parser() -> CommandParser:
         action="store_true",
         help="show where all time of the job went: each nanosecond of each rank in one row",
     )
+    chosen.add_argument(
+        "--timeline",
+        action="store_true",
+        help="show all parts of the run: when what held, and what comes back every so many steps",
+    )
     add_export(chosen)
     add_json(chosen, "print one JSON object")
     add_quiet(chosen, "print nothing, only set the exit status")
@@ -112,8 +122,12 @@ def _main(argv: Sequence[str] | None) -> int:
     logs = found_logs("why", args.logs, args.quiet)
     reader = LedgerReader(is_part=args.ranks is not None)
     verdict = verdict_of(logs, args.ranks, args.steps, args.warmup, reader)
+    timeline = _timeline_of(reader, verdict, args.warmup)
+    if timeline is not None and verdict.status == "ok" and timeline.worst is not None:
+        verdict = timeline.worst.verdict  # what a part of the steps loses is little in all of them
     hung = _find_hang(logs, args.ranks, args.hung, verdict)
-    answer = Answer(verdict, hung, reader.ledger(args.hung), args.ledger)
+    whole = frozenset(name for name in ("ledger", "timeline") if getattr(args, name))
+    answer = Answer(verdict, hung, reader.ledger(args.hung), timeline, whole)
     try:
         _write(answer, args)
     except BrokenPipeError:
@@ -124,6 +138,12 @@ def _main(argv: Sequence[str] | None) -> int:
     if not export_verdict("why", verdict, args.export, figures):
         return EXIT_FAILED
     return EXIT_FOUND if verdict.hangs else _STATUSES[verdict.status]
+
+
+def _timeline_of(reader: LedgerReader, verdict: Verdict, warmup: int | None) -> Timeline | None:
+    if reader.run is None or verdict.status == "not judged":
+        return None
+    return timeline_of(reader.run, lambda run, steps: judge(run, warmup, steps), warmup)
 
 
 def _find_hang(
@@ -168,6 +188,8 @@ def _as_json(answer: Answer) -> str:
         data["hang"] = answer.hung.as_data()
     if answer.ledger is not None:
         data["ledger"] = as_data(answer.ledger)
+    if answer.timeline is not None:
+        data["timeline"] = timeline_data.as_data(answer.timeline)
     return json.dumps(data) + "\n"
 
 
@@ -175,16 +197,23 @@ def _as_text(answer: Answer, width: int = 100) -> str:
     """A hang comes first: what bounds its steps is another question."""
     lines = [] if answer.hung is None else [*answer.hung.lines(), ""]
     ledger = _of_ledger(answer, width)
+    parts = _of_timeline(answer)
     judged = answer.verdict.lines(width)
-    if not answer.is_whole:
-        judged = shortened(judged, LINES_MAX - len(ledger))
-    return "\n".join([*lines, *judged, *ledger]) + "\n"
+    if not answer.whole:
+        judged = shortened(judged, LINES_MAX - len(ledger) - len(parts))
+    return "\n".join([*lines, *judged, *parts, *ledger]) + "\n"
+
+
+def _of_timeline(answer: Answer) -> list[str]:
+    if answer.timeline is None:
+        return []
+    return timeline_lines(answer.timeline, None if "timeline" in answer.whole else LINES_SHOWN)
 
 
 def _of_ledger(answer: Answer, width: int) -> list[str]:
     if answer.ledger is None:
         return []
-    if answer.is_whole:
+    if "ledger" in answer.whole:
         return table_lines(answer.ledger)
     return ledger_lines(answer.ledger, width)
 
@@ -193,7 +222,7 @@ def _as_markdown(answer: Answer) -> str:
     parts = [answer.verdict.markdown()]
     if answer.hung is not None:
         parts.insert(0, _quoted(answer.hung.lines()) + "\n")
-    if lines := _of_ledger(answer, 100):
+    if lines := [*_of_timeline(answer), *_of_ledger(answer, 100)]:
         parts.append(_quoted(lines) + "\n")
     return "\n".join(parts)
 

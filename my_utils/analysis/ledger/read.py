@@ -36,6 +36,11 @@ class LedgerReader:
         """Which of the ranks are of the run, and how their processes are."""
         self._run = run
 
+    @property
+    def run(self) -> RunData | None:
+        """The run that was judged; None where it could not be read."""
+        return self._run
+
     def ledger(self, hung_s: float | None = None) -> Ledger | None:
         """None where the run could not be read. hung_s: without progress before its end, from which
         on a process hung; 30 by default."""

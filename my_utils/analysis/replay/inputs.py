@@ -67,12 +67,15 @@ def read_operations(paths: str | Sequence[str]) -> Operations:
     )
 
 
-def judge(run: RunData, warmup: int | None = None) -> Verdict:
+def judge(
+    run: RunData, warmup: int | None = None, within: tuple[int, int] | None = None
+) -> Verdict:
     """What bounds a run: by replay where its ranks recorded that they meet inside a stage, else by
     the rules.
 
     warmup: how many steps at the beginning are left out; by default those that clearly take longer,
-    see `docs/runs/verdict.md`. Thread-safe; the run is not changed.
+    see `docs/runs/verdict.md`. within: of the rest only these steps, a half-open range.
+    Thread-safe; the run is not changed.
 
     Raises TypeError and ValueError for a warmup that is not a whole number from 0 up.
 
@@ -93,10 +96,10 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     """
     if warmup is not None:
         check_int("warmup", operator.index(warmup), 0)
-    return _replayed(run, warmup) or judge_by_rules(run, warmup)
+    return _replayed(run, warmup, within) or judge_by_rules(run, warmup, within)
 
 
-def _replayed(run: RunData, warmup: int | None) -> Verdict | None:
+def _replayed(run: RunData, warmup: int | None, within: tuple[int, int] | None) -> Verdict | None:
     """None where nothing was recorded for a replay, or it does not give the measured steps."""
     if not any(one.meets_inside for one in run.recorded):
         return None
@@ -106,7 +109,10 @@ def _replayed(run: RunData, warmup: int | None) -> Verdict | None:
     operations = operations_of_run(run.recorded)
     if operations is None:
         return None
-    operations = operations.kept(np.isin(operations.step, run.steps))
+    steps = run.steps
+    if within is not None:
+        steps, warmup = steps[(steps >= within[0]) & (steps < within[1])], 0
+    operations = operations.kept(np.isin(operations.step, steps))
     workers = run.workload.get("num_workers", "")
     operations.num_workers = int(workers) if workers.isdecimal() else None
     verdict = judge_operations(operations, run.paths, warmup, LEAST_SHARE)

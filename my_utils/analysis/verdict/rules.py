@@ -57,14 +57,17 @@ COMPUTES = 0.8  # of a step, from which on the device is busy enough to say so
 _ranks = functools.partial(ranks_text, most=RANGES_NAMED)
 
 
-def judge(run: RunData, warmup: int | None = None) -> Verdict:
+def judge(
+    run: RunData, warmup: int | None = None, within: tuple[int, int] | None = None
+) -> Verdict:
     """What bounds the run, by these rules alone; see `replay.inputs.judge`.
 
     warmup: so many steps at the beginning are left out; by default those that clearly take longer,
-    see `docs/runs/verdict.md`. Thread-safe; the run is not changed.
+    see `docs/runs/verdict.md`. within: of the rest only these steps, a half-open range.
+    Thread-safe; the run is not changed.
     """
     verdict = _described(run)
-    columns = _judged_columns(run, warmup, verdict)
+    columns = _judged_columns(run, warmup, within, verdict)
     verdict.reason = _why_not(run, columns, verdict)
     if verdict.reason is not None:
         return verdict
@@ -90,7 +93,7 @@ def judge(run: RunData, warmup: int | None = None) -> Verdict:
     others_ns = sum(one.cost_ns_a_step for one in findings if is_costly(one.kind))
     findings += _of_the_device(view, verdict, others_ns)
     findings += _of_memory(run, columns, verdict)
-    findings += _of_warmup(run, columns)
+    findings += _of_warmup(run, columns) if within is None else []
     for one in findings:
         waits = bool(meetings.inferred) and bool(one.detail.get("waits_in"))
         one.inferred = waits or "inside_ns" in one.detail
@@ -126,8 +129,9 @@ def _described(run: RunData) -> Verdict:
     )
 
 
-def _judged_columns(run: RunData, warmup: int | None, verdict: Verdict) -> Integers:
-    """The columns that all ranks have, without the warm-up and a step that is not over."""
+def judged_columns(run: RunData, warmup: int | None) -> tuple[Integers, int]:
+    """The columns that all ranks have, without the warm-up and a step that is not over; and how
+    many the warm-up has."""
     columns = np.zeros(0, np.int64)
     if run.step_ns.size:
         columns = np.flatnonzero(np.isfinite(run.step_ns).all(0))
@@ -135,8 +139,16 @@ def _judged_columns(run: RunData, warmup: int | None, verdict: Verdict) -> Integ
     if not is_over and len(columns) and columns[-1] == len(run.steps) - 1:
         columns = columns[:-1]
     own = warmup_of(run.step_ns[:, columns]) if warmup is None else min(warmup, len(columns))
-    verdict.warmup = own
-    columns = columns[own:]
+    return columns[own:], own
+
+
+def _judged_columns(
+    run: RunData, warmup: int | None, within: tuple[int, int] | None, verdict: Verdict
+) -> Integers:
+    columns, verdict.warmup = judged_columns(run, warmup)
+    if within is not None:
+        steps = run.steps[columns]
+        columns = columns[(steps >= within[0]) & (steps < within[1])]
     verdict.judged_steps = len(columns)
     if len(columns):
         verdict.first_step = int(run.steps[columns[0]])

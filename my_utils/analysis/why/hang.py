@@ -28,6 +28,7 @@ from ..live.stacks import (
 )
 from ..live.view import standstill_lines, visible
 from ..process_stacks.request import Stacks
+from ..timeline.data import TimelineData
 from ..verdict.endings import command_ending, run_file_of
 from ..verdict.result import Verdict, VerdictData
 
@@ -57,10 +58,12 @@ class WhyData(VerdictData):
 
     hang: only if the ranks make no progress.
     ledger: where all time of the job went; not for files of other tools.
+    timeline: when what held; only for a run that was judged, and of its steps not few.
     """
 
     hang: NotRequired[HungData]
     ledger: NotRequired[LedgerData]
+    timeline: NotRequired[TimelineData]
 
 
 @dataclass(frozen=True)
