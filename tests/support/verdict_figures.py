@@ -8,7 +8,7 @@ from typing import Any
 
 UNITS_NS = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 6e10, "h": 3.6e12}
 TIME = r"([\d,.]+) (ns|µs|ms|s|min|h)"
-INFORM = ("compute", "not judged inside", "warm-up")
+INFORM = ("compute", "not judged inside", "warm-up", "slower rank")
 
 HEAD = re.compile(rf"\s{{2,}}{TIME} a step, (\d+) steps?, (\d+) ranks?$")
 SPENDS = re.compile(rf"(?:spends?|waits?|works?) {TIME} of {TIME} \((\d+) %\)(.*)$")

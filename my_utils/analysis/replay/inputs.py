@@ -16,7 +16,7 @@ from ..verdict.finding_causes import KINDS, host_of, known_part
 from ..verdict.load import NothingToJudge, load_run
 from ..verdict.loss import LEAST_SHARE
 from ..verdict.result import Verdict
-from ..verdict.rules import judge as judge_by_rules
+from ..verdict.rules import judge as judge_by_rules, slower_ranks_of
 from ..verdict.run_data import RunData
 from .operations import Operations
 from .result import ReplayFinding, ReplayVerdict
@@ -123,6 +123,9 @@ def _replayed(run: RunData, warmup: int | None, within: tuple[int, int] | None) 
     _add_recorded_causes(run, verdict)
     verdict.attempts, verdict.older_attempts = run.attempts, run.older_attempts
     verdict.notes += run.problems
+    judged = (run.steps >= (verdict.first_step or 0)) & (run.steps <= (verdict.last_step or 0))
+    columns = np.flatnonzero(judged & np.isfinite(run.step_ns).all(0))
+    verdict.findings += slower_ranks_of(run, columns, verdict.findings)
     return verdict
 
 

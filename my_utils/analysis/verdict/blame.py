@@ -302,6 +302,7 @@ def blame_without_stage(work: Work, left: Remaining) -> None:
     loss.detail |= {"waits_in": work.meeting_names[inside], "at_least": True}
     if loss.kind == "host hiccups":
         loss.detail |= {"hiccups": len(steps), "hiccup_ns": float(saved.sum()) / len(steps)}
+        loss.detail["slow_steps"] = steps
     else:
         loss.detail["lost_ns"] = float(saved.mean())
     left.losses.append(loss)

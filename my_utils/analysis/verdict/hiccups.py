@@ -155,6 +155,7 @@ def _loss(work: Work, rows: Integers, events: Mask, sizes: Matrix, saved: Matrix
         "hiccup_ns": float(saved.sum()) / len(steps),
         "top_share": round(share, 3),
         "slow_step": int(steps[0]),
+        "slow_steps": steps,
     }
     if is_regular(steps):
         loss.detail["every"] = int(steps[1] - steps[0])

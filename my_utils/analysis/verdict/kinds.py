@@ -8,6 +8,7 @@ Kind: TypeAlias = Literal[
     "input", "h2d", "launch", "compute", "communication", "straggler", "moving imbalance",
     "optimizer", "checkpoint", "eval", "host hiccups", "untimed", "memory grows",
     "throughput falls", "slower since", "not judged inside", "warm-up", "short of cores",
+    "slower rank",
 ]  # fmt: skip
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -33,11 +34,12 @@ PAGES: dict[Kind, str] = {
     "throughput falls": "docs/runs/slower-over-time.md",
     "slower since": "docs/runs/slower-over-time.md",
     "warm-up": "docs/runs/slower-over-time.md",
+    "slower rank": "docs/runs/slow-rank.md",
 }
 
 CAUSES_PAGE = "docs/runs/hiccups.md"  # of hiccups whose cause was measured
 
-_INFORMS: tuple[Kind, ...] = ("compute", "not judged inside", "warm-up")
+_INFORMS: tuple[Kind, ...] = ("compute", "not judged inside", "warm-up", "slower rank")
 
 # Names of stages, as `my_utils run` records them and as people write them.
 _NAMES: dict[Kind, tuple[str, ...]] = {

@@ -47,6 +47,7 @@ class DetailData(TypedDict, total=False):
     each_ns: what it takes in one of these.
     every: so many steps are between two of these, or between two hiccups.
     slow_step: the first of these, or the first hiccup.
+    slow_steps: all hiccups.
     hiccups: how many steps are hiccups.
     hiccup_ns: what the run takes longer for each of them.
     top_share: of that time, in the stage with most of it.
@@ -89,6 +90,11 @@ class DetailData(TypedDict, total=False):
     bucket_modules: the modules in it.
     bucket_kind: "bucket", or the collective.
     modules_before: those in the bucket before.
+    slower: what the rank takes longer in the stage, as a share of the usual.
+    score: how far a rank that is slower beyond chance is from the others, in units of their
+        scatter.
+    peer_score: the largest score of the ranks that are not named.
+    also: other stages in which the rank is slow in the same way.
     """
 
     took_ns: float
@@ -104,6 +110,7 @@ class DetailData(TypedDict, total=False):
     each_ns: float
     every: int
     slow_step: int
+    slow_steps: list[int]
     hiccups: int
     hiccup_ns: float
     top_share: float
@@ -147,6 +154,10 @@ class DetailData(TypedDict, total=False):
     bucket_modules: str
     bucket_kind: str
     modules_before: str
+    slower: float
+    score: float
+    peer_score: float
+    also: list[str]
 
 
 class FindingData(TypedDict):
@@ -215,7 +226,7 @@ class VerdictData(TypedDict):
     status: "ok", nothing costs 10 % of a step; "found"; "not judged", then `reason` says why.
     ending: how the run ended, where it did not end normally.
     next: what to do about the first finding: a line to change, or a command that tells more.
-    findings: the most costly first; of a run that is ok only what is worth knowing.
+    findings: the most costly first; of a run that is ok or not judged only what is worth knowing.
     step_ms: the mean of a judged step.
     untimed_share: of a step, what is in no stage.
     warmup: steps at the beginning that were left out.
@@ -307,7 +318,8 @@ class Verdict:
 
     status: "ok", nothing costs 10 % of a step, and no data that the verdict needs was missing;
     "found"; "not judged", then `reason` says why. findings: the most costly first; of a run that is
-    ok only what is worth knowing ("not judged inside", "compute", "warm-up").
+    ok only what is worth knowing ("not judged inside", "compute", "warm-up", "slower rank"); of one
+    that is not judged only ranks that are slower than the others beyond chance.
     warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
     attempts, older_attempts, repeated, ending: as in RunData.
     step_ns: the mean of a judged step. hangs: whether a process that is alive makes no progress;

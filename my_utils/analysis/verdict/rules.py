@@ -41,6 +41,7 @@ from .run_data import (
     Matrix,
     RunData,
 )
+from .slower_ranks import slower_ranks
 from .stage_costs import shared_stages
 from .sync import Meetings, meetings_of
 from .trends import slower_over_time
@@ -70,6 +71,7 @@ def judge(
     columns = _judged_columns(run, warmup, within, verdict)
     verdict.reason = _why_not(run, columns, verdict)
     if verdict.reason is not None:
+        verdict.findings = slower_ranks_of(run, columns)
         return verdict
     view: DeviceView | None = None
     if run.device == "cuda":
@@ -94,6 +96,8 @@ def judge(
     findings += _of_the_device(view, verdict, others_ns)
     findings += _of_memory(run, columns, verdict)
     findings += _of_warmup(run, columns) if within is None else []
+    costly = [one for one in findings if is_costly(one.kind)]
+    findings += slower_ranks(run, meetings, [work for work, _ in groups], columns, costly)
     for one in findings:
         waits = bool(meetings.inferred) and bool(one.detail.get("waits_in"))
         one.inferred = waits or "inside_ns" in one.detail
@@ -104,6 +108,18 @@ def judge(
     if verdict.status == "ok" and meetings.undecided is not None:
         _leave_undecided(verdict, *meetings.undecided)
     return verdict
+
+
+def slower_ranks_of(
+    run: RunData, columns: Integers, costly: Sequence[Finding] = ()
+) -> list[Finding]:
+    """Ranks that are slower beyond chance, of a run that these rules do not judge. columns: of the
+    steps that count; costly: what was found otherwise."""
+    if not len(columns) or run.step_ns[:, columns].sum() <= 0:
+        return []
+    meetings = meetings_of(run, columns)
+    works = [work_of(run, meetings, rows, columns) for rows in meetings.groups]
+    return slower_ranks(run, meetings, works, columns, costly)
 
 
 # --- what can be judged ---
@@ -291,8 +307,8 @@ def _finding(run: RunData, work: Work, loss: Loss, stage: str | None, columns: I
     since = None if loss.since is None else int(run.steps[columns[loss.since]])
     cost = loss.cost_ns
     detail = dict(loss.detail)
-    if "slow_step" in detail:  # until here its place
-        detail["slow_step"] = int(run.steps[columns[detail["slow_step"]]])
+    for name in {"slow_step", "slow_steps"} & detail.keys():  # until here places
+        detail[name] = run.steps[columns[detail[name]]].tolist()
     if loss.kind == "short of cores" and run.workload.get("threads", "").isdecimal():
         detail["threads"] = int(run.workload["threads"])
     return Finding(

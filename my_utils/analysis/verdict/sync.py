@@ -16,6 +16,7 @@ which of them wait. Such a stage is "undecided" if no other counts as meeting.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from .loss import LEAST_SHARE
 from .quantiles import median
+from .rank_files import SEPARATOR
 from .run_data import Integers, Matrix, RunData
 
 SPREAD_RATIO = 0.25  # ends that spread less than a quarter of the begins coincide
@@ -30,7 +32,7 @@ LATE_STEPS = 0.5  # of the root mean square of the begins' spread, from which on
 LEAST_SPREAD_NS = 20_000.0
 LEAST_SPREAD = 0.001  # of a step: with less there is no wait to find
 MIRROR_RATIO = 0.25
-LEAST_PRESENT = 0.5  # of the ranks and steps that have the stage
+LEAST_PRESENT = 0.1  # of the ranks and steps that have the stage: gradients may be accumulated
 
 
 @dataclass
@@ -114,7 +116,16 @@ def _inferred(run: RunData, columns: Integers, group: Integers) -> list[int]:
             or _mirrors(run, at, stage, least)
         ):
             found.append(stage)
-    return found
+    return _inner(run.stages, found)
+
+
+def _inner(names: Sequence[str], stages: list[int]) -> list[int]:
+    """Of stages inside one another the inner ones: one around a meeting ends with it."""
+    return [
+        stage
+        for stage in stages
+        if not any(names[other].startswith(names[stage] + SEPARATOR) for other in stages)
+    ]
 
 
 def _least_spread(step_ns: float) -> float:

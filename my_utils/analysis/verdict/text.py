@@ -53,6 +53,7 @@ HEADS: dict[Kind, str] = {
     "slower since": "SLOWER SINCE",
     "not judged inside": "NOT JUDGED INSIDE",
     "warm-up": "WARM-UP",
+    "slower rank": "SLOWER THAN THE OTHERS",
 }
 
 GPU_ERRORS_SHOWN = 2
@@ -151,6 +152,7 @@ def _not_judged(verdict: Verdict, width: int) -> Iterator[str]:
     texts = [f"NOT JUDGED: {verdict.reason}"]
     texts += [f"  to judge it: {verdict.remedy}"] if verdict.remedy else []
     texts += [f"  {note}" for note in verdict.notes[:NOTES_SHOWN]]
+    texts += [f"  {_also(one, verdict)}" for one in verdict.findings[:ALSO_MAX]]
     for text in texts:
         yield from _lines_of(_visible(text), max(width, 20))
 
@@ -487,6 +489,8 @@ def _also(one: Finding, verdict: Verdict) -> str:
         return (
             f"warm-up: {_percent(one.share)} of the run, {count_text(one.detail['steps'], 'step')}"
         )
+    if one.kind == "slower rank":
+        return _of_slower_rank(one)
     if one.kind == "compute":
         return f"the device computes {_percent(one.share)} of the step"
     if one.kind == "memory grows":
@@ -497,6 +501,23 @@ def _also(one: Finding, verdict: Verdict) -> str:
     head = headline(one, verdict).lower() if not one.hosts else headline(one, verdict)
     cause = "" if _is_collecting(one) else CAUSES.get(one.detail.get("cause", ""))
     return f"{head}: {_percent(one.share)} of the run{f', {cause}' if cause else ''}"
+
+
+def _of_slower_rank(one: Finding) -> str:
+    """
+    >>> from my_utils.analysis.why import Finding
+    >>> _of_slower_rank(Finding("slower rank", (5,), stage="forward", share=0.01, detail={
+    ...     "slower": 0.03}))
+    'rank 5 takes 3.0 % longer in forward, beyond chance: 1.0 % of the run'
+    """
+    detail = one.detail
+    steps = f" in {count_text(detail['hiccups'], 'step')}" if "hiccups" in detail else ""
+    since = "" if one.since_step is None else f" since step {one.since_step}"
+    longer = percent_text(detail["slower"])
+    return (
+        f"{_ranks(one.ranks)} takes {longer} longer in {one.stage}{steps}{since}, beyond chance: "
+        f"{percent_text(one.share)} of the run"
+    )
 
 
 def _next_lines(one: Finding, verdict: Verdict) -> list[str]:

@@ -9,7 +9,7 @@ have a separate clock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,8 @@ class Work:
     stages in which they meet, and their names; meeting_parts: the part of each; pipelines: those of
     a pipeline; together: whether the ranks leave a meeting at the same moment; in_meetings: rank ×
     step × meeting. inside: of these, what is known to be a rank's own work; it counts into `own`
-    and not into `in_meetings`. step_ns: the mean of a step.
+    and not into `in_meetings`. step_ns: the mean of a step. tail: numbers of the stages that come
+    after the last meeting of a step.
     """
 
     rows: Integers
@@ -49,6 +50,7 @@ class Work:
     in_meetings: Matrix
     inside: Matrix
     step_ns: float
+    tail: list[int] = field(default_factory=list)
 
     @property
     def meets(self) -> bool:
@@ -191,7 +193,7 @@ def work_of(run: RunData, meetings: Meetings, rows: Integers, columns: Integers)
         own[..., part] += inside[..., place]
     return Work(
         rows, parts, own, meeting_stages, names, meeting_parts, meetings.pipelines, together,
-        in_meetings - inside, inside, _step_ns(run, at, bool(len(meeting_stages))),
+        in_meetings - inside, inside, _step_ns(run, at, bool(len(meeting_stages))), tail,
     )  # fmt: skip
 
 

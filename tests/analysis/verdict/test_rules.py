@@ -525,7 +525,8 @@ def test_what_costs_less_than_a_tenth_is_no_finding() -> None:
 )
 def test_what_an_ok_needs(changes: dict[str, Any], reason: str) -> None:
     verdict = judge(ArrayRun(ranks=4).more("input", LOST_MS, rank=1).data(**changes))
-    assert (verdict.status, verdict.findings) == ("not judged", [])
+    assert (verdict.status, verdict.costly) == ("not judged", [])
+    assert [(one.kind, one.ranks) for one in verdict.findings] == [("slower rank", (1,))]
     assert (verdict.reason or "").startswith(reason)
     assert verdict.lines()[0].startswith(f"NOT JUDGED: {reason}") and verdict.remedy
 

@@ -35,6 +35,7 @@ DETAILS: dict[str, dict[str, object]] = {
     "slower since": {"before_ns": 9e7, "after_ns": 12e7, "stage_share": 0.9},
     "warm-up": {"steps": 20},
     "short of cores": {"ran_shares": (0.31, 0.45)},
+    "slower rank": {"slower": 0.03, "score": 9.5, "peer_score": 1.2, "also": []},
 }  # fmt: skip
 
 

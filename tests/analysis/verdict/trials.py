@@ -127,7 +127,8 @@ def outcome(
         Outcome, trial, topology, verdict.status, inside=False, said=said, seconds=seconds
     )
     if trial.plant is None:
-        innocent = not accused and verdict.status != "found"
+        slower = any(one.kind == "slower rank" for one in verdict.findings)
+        innocent = not accused and not slower and verdict.status != "found"
         return make(innocent, innocent, innocent, np.nan, len(accused))
     truth = TRUTHS[trial.plant]
     if _is_inside(trial, topology, simulated, verdict) and not accused:

@@ -29,7 +29,7 @@ from tests.support.run_simulator.work import STAGES
 SIZES = (1, 2, 4, 8, 64, 1000)
 SHARED = SIZES[1:]
 HOSTS = SIZES[2:]
-HARMLESS = ("not judged inside", "warm-up")
+HARMLESS = ("not judged inside", "warm-up", "slower rank")
 """Kinds that accuse nobody; on a device `compute` too."""
 COSTLY = 0.1  # of the run: less leaves a run ok
 SINCE_WITHIN = 3  # steps

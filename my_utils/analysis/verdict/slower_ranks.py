@@ -1,0 +1,88 @@
+"""Findings about ranks that are slow beyond chance though that costs too little to be a loss.
+
+They leave a run ok: they are worth knowing, as the next slow device may be among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .rank_files import SEPARATOR
+from .result import Finding
+from .run_data import Integers, Matrix, RunData
+from .slow_ranks import SlowRank, since_when, slow_ranks
+from .sync import Meetings
+from .work import Work
+
+
+def slower_ranks(
+    run: RunData, meetings: Meetings, works: Sequence[Work], columns: Integers,
+    costly: Sequence[Finding],
+) -> list[Finding]:  # fmt: skip
+    """One of each rank that is always slow, and one of each that is at times. columns: the judged
+    steps. costly: what was found before; the same of a rank is not said twice."""
+    if not len(columns):
+        return []
+    groups: dict[tuple[int, str], list[SlowRank]] = {}
+    for one in slow_ranks(run, meetings, int(columns[0])):
+        if not any(_is_known(run, one, other) for other in costly):
+            groups.setdefault((one.row, one.kind), []).append(one)
+    work_of = {row: work for work in works for row in work.rows.tolist()}
+    return [_finding(run, work_of[row], group, columns) for (row, _), group in groups.items()]
+
+
+def _is_known(run: RunData, one: SlowRank, other: Finding) -> bool:
+    """Whether a finding names the rank, and the stage or none."""
+    if int(run.ranks[one.row]) not in other.ranks or len(other.ranks) == len(run.ranks):
+        return False
+    name = run.stages[one.stage]
+    return other.stage is None or f"{name}{SEPARATOR}".startswith(f"{other.stage}{SEPARATOR}")
+
+
+def _finding(run: RunData, work: Work, group: list[SlowRank], columns: Integers) -> Finding:
+    """group: of one rank and kind; the stage with most of it is named."""
+    group = sorted(group, key=lambda one: -float(np.nansum(one.excess_ns[one.steps])))
+    first = group[0]
+    since = since_when(first) if first.kind == "persistent" else None
+    less = np.zeros((len(work.rows), len(columns)))
+    at = int(np.searchsorted(work.rows, first.row))
+    for one in group:
+        less[at] += _less_ns(one, since or 0, work)[columns]
+    cost = float(work.saved_alone(work.own.sum(2), less)[at])
+    return Finding(
+        "slower rank", (int(run.ranks[first.row]),), (), run.stages[first.stage], cost,
+        cost / work.step_ns if work.step_ns else 0.0, cost,
+        None if since is None else int(run.steps[since]),
+        detail=_detail(run, group, cost * len(columns)),
+    )  # fmt: skip
+
+
+def _less_ns(one: SlowRank, since: int, work: Work) -> Matrix:
+    """Per step, how much sooner the rank comes to the next meeting without its excess."""
+    less = np.zeros(len(one.excess_ns))
+    less[one.steps] = np.maximum(np.nan_to_num(one.excess_ns[one.steps]), 0)
+    less[:since] = 0
+    return np.append(0.0, less[:-1]) if one.stage in work.tail else less
+
+
+def _detail(run: RunData, group: list[SlowRank], whole_ns: float) -> dict[str, Any]:
+    first = group[0]
+    excess_ns = float(np.nanmedian(first.excess_ns[first.steps]))
+    detail: dict[str, Any] = {
+        "slower": excess_ns / max(first.usual_ns, 1.0),
+        "score": round(first.score, 2),
+        "peer_score": round(first.peer_score, 2),
+        "also": [run.stages[one.stage] for one in group[1:]],
+    }
+    if first.kind == "intermittent":
+        steps = np.unique(np.concatenate([one.steps for one in group]))
+        detail |= {
+            "hiccups": len(steps),
+            "hiccup_ns": whole_ns / len(steps),
+            "slow_step": int(run.steps[steps[0]]),
+            "slow_steps": run.steps[steps].tolist(),
+        }
+    return detail
