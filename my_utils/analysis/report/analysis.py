@@ -44,23 +44,25 @@ from ...core.printable import encoded
 from ...core.public import public
 from ...core.tables import csv_table, table_lines
 from ..verdict.load import NothingToJudge
-from ..verdict.rank_cells import EVER, RankCells, for_the_verdict, peers_of
+from ..verdict.quantiles import median
+from ..verdict.rank_cells import EVER, RankCells, for_the_verdict
 from ..verdict.rank_files import find_rank_files
 from ..verdict.result import Verdict
+from ..verdict.run_data import RunData
 from ..verdict.run_ranks import RunRanks, ranks_of_run
+from ..verdict.slow_ranks import why_not_tested
 from . import tables
 from .cells import Cells
 from .changes import StageChange, changes_of_stages
 from .data import RunFigures
 from .figures import Heat, heat_of, write_figures
-from .grid import Grid
-from .judged import Source, judged_of, sync_pattern
+from .judged import Source, judged_of, meetings_in, sync_pattern
 from .load import PURPOSE, problems_of_report, read_ranks
 from .on_ray import read_ranks_on_ray
 from .overlap import overlap_of
 from .page import StepTrace, page_text
-from .stragglers import Straggler, find_stragglers, why_not_judged
-from .waits import clock_offsets, segments_of, synchronising_stages
+from .stragglers import Straggler, stragglers_of
+from .waits import RunWaits, waits_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -301,59 +303,58 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
                 options.on_progress(len(read), len(file_sets))
         ranks = ranks_of_run(read)
         cells.keep(ranks.kept, options.steps or EVER, ranks.lost)
-        report = _report(cells, ranks, problems, options)
-    wanted = None if options.ranks is None else frozenset(options.ranks)
-    names = tuple(os.fspath(path) for path in paths)
-    report.source = Source(names, wanted, options.steps, options.warmup, options.sync)
-    try:
-        report.verdict = judged_of(report.source, ranks, problems)
-    except NothingToJudge as error:
-        report.verdict = Verdict("not judged", reason=str(error).partition("\n")[0])
+        wanted = None if options.ranks is None else frozenset(options.ranks)
+        names = tuple(os.fspath(path) for path in paths)
+        source = Source(names, wanted, options.steps, options.warmup, options.sync)
+        try:
+            run, verdict = judged_of(source, ranks, problems)
+        except NothingToJudge as error:
+            raise ReportError(str(error)) from error
+        problems += problems_of_report(run, ranks, options.ranks)
+        report = _report(cells, ranks, run, verdict)
+    report.overlap = overlap_of(options.torch_traces)
+    report.problems, report.source = problems, source
     return report
 
 
-def _report(cells: Cells, ranks: RunRanks, problems: list[str], options: Options) -> Report:
+def _report(cells: Cells, ranks: RunRanks, run: RunData, verdict: Verdict) -> Report:
     metadata = {one.metadata.rank: one.metadata for one in ranks.kept}
-    peers = {one.metadata.rank: peers_of(one) for one in ranks.kept}
-    grid = Grid(cells, peers, options.warmup)
-    problems = [*problems, *problems_of_report(grid, ranks, options.ranks)]
-    if not grid.paths:
-        raise ReportError("\n".join([*problems, "no stage has ended in these files"]))
-    offsets = clock_offsets(grid)
-    sync = synchronising_stages(grid, offsets, options.sync)
-    segments = segments_of(grid, offsets, sync)
-    stragglers = find_stragglers(grid, segments, {r: one.host for r, one in metadata.items()})
-    slow = [one.rank for one in stragglers]
-    waits = tables.wait_table(grid, segments)
-    rank_table = tables.rank_table(grid, segments, offsets, metadata)
+    warmup = verdict.warmup if verdict.warmup < len(run.steps) else 0  # show what there is
+    meetings = meetings_in(run, warmup)
+    waits = waits_of(run, meetings, warmup)
+    stragglers = stragglers_of(run, verdict, waits)
+    slow = sorted({one.rank for one in stragglers})
+    wait_table = tables.wait_table(run, waits)
+    rank_table = tables.rank_table(run, waits, warmup, metadata)
     return Report(
-        run=_run_figures(grid, sync, waits),
+        run=_run_figures(run, waits, warmup),
         stragglers=stragglers,
-        stages=tables.stage_table(cells, grid, segments),
+        stages=tables.stage_table(cells, waits),
         stages_by_rank=tables.stages_by_rank(cells),
-        steps=tables.step_table(grid, sync, waits),
-        waits=waits,
+        steps=tables.step_table(run, meetings, wait_table),
+        waits=wait_table,
         ranks=rank_table,
         hosts=tables.host_table(rank_table, slow),
         groups=tables.group_table(rank_table, slow),
-        changes=changes_of_stages(grid),
-        overlap=overlap_of(options.torch_traces),
-        problems=problems,
-        heat=heat_of(grid, sync, stragglers),
+        changes=changes_of_stages(run, warmup, verdict.findings),
+        overlap=rank_table.iloc[:0],
+        problems=[],
+        heat=heat_of(run, meetings, stragglers),
+        verdict=verdict,
     )
 
 
-def _run_figures(grid: Grid, sync: list[int], waits: pd.DataFrame) -> RunFigures:
-    step_ns = grid.middle_step_ns()
+def _run_figures(run: RunData, waits: RunWaits, warmup: int) -> RunFigures:
+    step_ns = float(median(run.step_ns[:, warmup:]))
     return {
-        "ranks": len(grid.ranks),
-        "steps": len(grid.steps),
-        "first_step": int(grid.steps[0]),
-        "last_step": int(grid.steps[-1]),
-        "warmup": grid.warmup,
+        "ranks": len(run.ranks),
+        "steps": len(run.steps),
+        "first_step": int(run.steps[0]),
+        "last_step": int(run.steps[-1]),
+        "warmup": warmup,
         "step_ms": None if np.isnan(step_ns) else round(step_ns * 1e-6, 6),
-        "duration_s": round(float(np.nanmax(grid.ends) - np.nanmin(grid.begins)) * 1e-9, 9),
-        "synchronising": [grid.paths[path] for path in sync],
-        "waited_s": round(float(waits["cost_s"].sum()), 9),
-        "not_judged": why_not_judged(grid),
+        "duration_s": round(float(np.nanmax(run.ends) - np.nanmin(run.begins)) * 1e-9, 9),
+        "synchronising": waits.stages,
+        "waited_s": round(float(waits.waited_ns.sum()) * 1e-9, 9),
+        "not_judged": why_not_tested(run, warmup),
     }

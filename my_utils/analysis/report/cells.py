@@ -22,12 +22,9 @@ from ..verdict.reduce import durations_of
 from ..verdict.run_data import Integers
 from ..verdict.run_ranks import are_in
 
-QUANTITIES = ("total_ns", "self_ns", "begin_ns", "last_begin_ns", "end_ns")
-# How the cells of threads become one; the others are added.
-JOINED = {
-    "step": np.minimum, "path": np.minimum, "begin_ns": np.minimum, "last_begin_ns": np.maximum,
-    "end_ns": np.maximum,
-}  # fmt: skip
+QUANTITIES = ("total_ns", "self_ns")
+KEYS = ("step", "path")  # of the columns of cells that become one; the others are added
+COLUMNS = (*KEYS, "count", *QUANTITIES)
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 SIZE = re.compile(r"(\d{1,30}(?:\.\d+)?) ?([KMGT]?)(I?)B?", re.IGNORECASE)
 
@@ -53,6 +50,11 @@ class RankOfCells:
         """The places of the cells of one of its paths."""
         at = self.paths.index(path)
         return slice(int(self.firsts[at]), int(self.firsts[at + 1]))
+
+    def values_of(self, path: int, quantity: str) -> Integers:
+        """Of each of its steps that has one of its paths."""
+        values: Integers = self.values[QUANTITIES.index(quantity), self.cells_of(path)]
+        return values
 
     def sums(self, quantity: str) -> Integers:
         """Of each of its paths, over all steps."""
@@ -184,15 +186,16 @@ def _of_all_threads(rank: RankCells) -> Columns:
     """The cells of the training thread and of the others; what both did in a step is one cell."""
     if not rank.others:
         return rank.cells
-    both = {
-        name: np.concatenate([rank.cells[name], column]) for name, column in rank.others.items()
-    }
+    both = {name: np.concatenate([rank.cells[name], rank.others[name]]) for name in COLUMNS}
     order = np.lexsort((both["path"], both["step"]))
     both = {name: column[order] for name, column in both.items()}
     is_first = np.ones(len(order), bool)
     is_first[1:] = (np.diff(both["step"]) != 0) | (np.diff(both["path"].astype(np.int64)) != 0)
     firsts = np.flatnonzero(is_first)
-    return {name: JOINED.get(name, np.add).reduceat(both[name], firsts) for name in both}
+    return {
+        name: column[firsts] if name in KEYS else np.add.reduceat(column, firsts)
+        for name, column in both.items()
+    }
 
 
 def limit_of(size: str) -> int:

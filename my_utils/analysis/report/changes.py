@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..verdict.change_points import change_points
+from ..verdict.change_points import SEGMENT_MIN, Series, change_points
 from ..verdict.quantiles import median
-from .grid import Grid
+from ..verdict.result import Finding
+from ..verdict.run_data import RunData
+from ..verdict.slow_ranks import taken_ns
 
 LEAST_CHANGE = 0.05  # of the level before
 LEAST_SHARE = 0.005  # of a step
@@ -26,19 +30,36 @@ class StageChange:
     after_ms: float
 
 
-def changes_of_stages(grid: Grid) -> list[StageChange]:
+def changes_of_stages(
+    run: RunData, warmup: int, findings: Sequence[Finding] = ()
+) -> list[StageChange]:
     """The changes of all stages, in the order of steps: those of at least 5 % of the stage that
-    are at least 0.5 % of a step. The warm-up is left out."""
-    step_ns = grid.middle_step_ns()
+    are at least 0.5 % of a step. The warm-up is left out. findings: the step of one that is "slower
+    since" in a stage is that of the stage's change."""
+    step_ns = float(median(run.step_ns[:, warmup:]))
+    known_since = {one.stage: one.since_step for one in findings if one.kind == "slower since"}
     found = []
-    for path, name in grid.paths.items():
-        (own,) = grid.of(path, "self_ns")
-        series = median(own[:, grid.warmup :], 0)
+    for stage, name in enumerate(run.stages):
+        series = median(taken_ns(run, stage)[:, warmup:], 0)
         known = np.flatnonzero(np.isfinite(series))
-        for change in change_points(series[known], FALSE_CHANGES / len(grid.paths)):
-            size = abs(change.after - change.before)
-            if size < max(LEAST_CHANGE * change.before, LEAST_SHARE * step_ns):
-                continue
-            step = int(grid.steps[grid.warmup + known[change.at]])
-            found.append(StageChange(name, step, change.before * 1e-6, change.after * 1e-6))
+        steps, series = run.steps[warmup + known], series[known]
+        places = [one.at for one in change_points(series, FALSE_CHANGES / len(run.stages))]
+        if (since := known_since.get(name)) is not None:
+            places = _with(places, int(np.searchsorted(steps, since)))
+        for at, before, after in _levels(series, places):
+            if abs(after - before) >= max(LEAST_CHANGE * before, LEAST_SHARE * step_ns):
+                found.append(StageChange(name, int(steps[at]), before * 1e-6, after * 1e-6))
     return sorted(found, key=lambda change: (change.step, change.stage))
+
+
+def _with(places: Sequence[int], at: int) -> list[int]:
+    """The places with this one, in place of those that are as good as the same."""
+    return sorted([*(one for one in places if abs(one - at) >= SEGMENT_MIN), at])
+
+
+def _levels(series: Series, places: Sequence[int]) -> Iterator[tuple[int, float, float]]:
+    """Of each place, what the series is before and from there on, up to the next ones."""
+    parts = np.split(series, places)
+    for at, (before, after) in zip(places, itertools.pairwise(parts), strict=True):
+        if len(before) and len(after):
+            yield at, float(np.median(before)), float(np.median(after))

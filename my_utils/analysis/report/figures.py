@@ -14,9 +14,11 @@ import numpy as np
 
 from ...core.equality import same_fields
 from ...core.tables import write_figure
-from ..verdict.run_data import Integers, Matrix
-from .grid import Grid
+from ..verdict.run_data import Integers, Matrix, RunData
+from ..verdict.slow_ranks import over_peers, taken_ns
+from ..verdict.sync import Meetings
 from .stragglers import Straggler
+from .waits import busy_ns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,21 +48,20 @@ class Heat:
         return same_fields(self, other)
 
 
-def heat_of(grid: Grid, sync: list[int], stragglers: list[Straggler]) -> Heat:
+def heat_of(run: RunData, meetings: Meetings, stragglers: list[Straggler]) -> Heat:
     """Of the stage of the most expensive straggler; without one, of all but what ranks wait in."""
     stage = stragglers[0].stage if stragglers else ""
-    if stage:
-        path = next(path for path, name in grid.paths.items() if name == stage)
-        (took,) = grid.of(path, "self_ns")
+    if stage in run.stages:
+        took = taken_ns(run, run.stages.index(stage))
     else:
-        took = grid.busy_ns(sync)
-    excess = grid.over_peers(took) * 1e-6
-    rows = _firsts(len(grid.ranks), RANKS_MAX)
-    columns = _firsts(len(grid.steps), STEPS_MAX)
+        stage, took = "", busy_ns(run, meetings)
+    excess = over_peers(took, meetings) * 1e-6
+    rows = _firsts(len(run.ranks), RANKS_MAX)
+    columns = _firsts(len(run.steps), STEPS_MAX)
     filled = np.where(np.isfinite(excess), excess, -np.inf)
     small = np.maximum.reduceat(np.maximum.reduceat(filled, rows, axis=0), columns, axis=1)
     small[np.isinf(small)] = np.nan
-    return Heat(stage, grid.ranks[rows], grid.steps[columns], small)
+    return Heat(stage, run.ranks[rows], run.steps[columns], small)
 
 
 def _firsts(count: int, most: int) -> Integers:

@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from ..replay.inputs import judge
 from ..verdict.load import load_run, run_of
 from ..verdict.rank_files import RankStages
 from ..verdict.result import Verdict
 from ..verdict.run_data import RunData, SyncPoint
 from ..verdict.run_ranks import RunRanks
+from ..verdict.sync import Meetings, meetings_of
 
 
 class Source(NamedTuple):
@@ -32,12 +35,16 @@ def judged(
     return _judged(load_run(source.paths, source.ranks, source.steps, on_rank=on_rank), source)
 
 
-def judged_of(source: Source, ranks: RunRanks, problems: Sequence[str]) -> Verdict:
-    """The verdict on ranks of the source that have been read, whose cells are used up. problems:
-    what was wrong with their files. Raises NothingToJudge, a ValueError, where no rank has a
-    stage."""
-    run = run_of(ranks, problems, source.paths, source.ranks, source.steps)
-    return _judged(run, source)[1]
+def judged_of(source: Source, ranks: RunRanks, problems: Sequence[str]) -> tuple[RunData, Verdict]:
+    """The same of ranks of the source that have been read, whose cells are used up. problems: what
+    was wrong with their files. Raises NothingToJudge, a ValueError, where no rank has a stage."""
+    return _judged(run_of(ranks, problems, source.paths, source.ranks, source.steps), source)
+
+
+def meetings_in(run: RunData, warmup: int) -> Meetings:
+    """Where ranks meet, by the rules of the verdict. warmup: steps that do not count."""
+    columns = np.flatnonzero(np.isfinite(run.step_ns).all(0)) if run.step_ns.size else np.arange(0)
+    return meetings_of(run, columns[warmup:])
 
 
 def _judged(run: RunData, source: Source) -> tuple[RunData, Verdict]:

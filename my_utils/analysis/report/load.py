@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from ...core.extras import require
 from ...core.files import atomic_write
 from ...core.ranges import ranks_text
@@ -13,8 +15,8 @@ from ...trace.inputs import FileSet
 from ..verdict.rank_cells import RankCells, cells_of_rank
 from ..verdict.rank_files import RankStages, last_run, read_rank
 from ..verdict.readers import read_side_by_side
+from ..verdict.run_data import Integers, RunData
 from ..verdict.run_ranks import RANGES_NAMED, RunRanks, problems_of, ranks_have
-from .grid import Grid
 
 PURPOSE = "my_utils report"  # under which messages say that a package is missing
 AS_READ = ("begin_ns", "end_ns", "tid", "cuda_ms", "attempt")  # columns of Parquet
@@ -54,14 +56,21 @@ def _write_parquet(rank: RankStages, folder: str) -> None:
         parquet.write_table(table, file)
 
 
-def problems_of_report(grid: Grid, ranks: RunRanks, wanted: set[int] | None) -> Iterator[str]:
+def problems_of_report(run: RunData, ranks: RunRanks, wanted: set[int] | None) -> Iterator[str]:
     """Those of a verdict, and ranks that ended early or have older runs in their files. wanted: the
     ranks that were asked for, None for all."""
     size = max((one.metadata.world_size for one in ranks.read), default=0)
     all_ranks = range(min(size, WORLD_SIZE_MAX))  # a larger one is damage
     yield from problems_of(ranks, all_ranks if wanted is None else wanted)
-    if stopped := grid.ranks[grid.last_steps() < grid.steps[-1:]].tolist():
-        end = grid.steps[-1]
+    if stopped := run.ranks[last_steps(run) < run.steps[-1]].tolist():
+        end = run.steps[-1]
         yield f"{ranks_text(stopped, RANGES_NAMED)} ended before step {end}, the last of the run"
     if older := [one.metadata.rank for one in ranks.kept if one.metadata.older_runs]:
         yield f"{ranks_have(older)} older runs in the same files, which are left out"
+
+
+def last_steps(run: RunData) -> Integers:
+    """The last step of each rank."""
+    places = np.arange(len(run.steps))
+    steps: Integers = run.steps[np.where(np.isfinite(run.step_ns), places, 0).max(1)]
+    return steps

@@ -10,51 +10,69 @@ from ... import _core
 from ...core.extras import require
 from ..verdict.quantiles import median, quantile_of
 from ..verdict.rank_files import GROUPS, RankMetadata
-from ..verdict.run_data import Integers, Matrix
+from ..verdict.run_data import Integers, RunData
+from ..verdict.sync import Meetings
+from ..verdict.waits import NOBODY
 from .cells import Cells, RankOfCells
-from .grid import Grid
-from .load import PURPOSE
-from .waits import NOBODY, Segments
+from .load import PURPOSE, last_steps
+from .waits import Meeting, RunWaits, busy_ns
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def wait_table(grid: Grid, segments: Segments) -> pd.DataFrame:
-    """A row a step and synchronising stage at which ranks waited."""
+WAIT_COLUMNS = {
+    "step": "int64", "sync": "object", "rank": "int64", "late_ms": "float64", "cost_s": "float64",
+    "stage": "object", "lost_ms": "float64",
+}  # fmt: skip
+
+
+def wait_table(run: RunData, waits: RunWaits) -> pd.DataFrame:
+    """A row a step and group of ranks that met in a stage."""
     pandas = require("pandas", PURPOSE)
-    count = len(segments.sync)
-    rows, places = np.nonzero(segments.rank[:count].T != NOBODY)[::-1]
-    at = (rows, places)
-    paths = segments.lost_path[at]
+    parts = [_waits_in(run, meeting) for meeting in waits.meetings]
+    if not parts:
+        return pandas.DataFrame(columns=list(WAIT_COLUMNS)).astype(WAIT_COLUMNS)
+    table: pd.DataFrame = pandas.concat(parts, ignore_index=True)
+    order = {name: place for place, name in enumerate(waits.stages)}
+    return table.sort_values(
+        ["step", "sync"], ignore_index=True, kind="stable",
+        key=lambda column: column.map(order) if column.name == "sync" else column,
+    )  # fmt: skip
+
+
+def _waits_in(run: RunData, meeting: Meeting) -> pd.DataFrame:
+    pandas = require("pandas", PURPOSE)
+    at = np.flatnonzero(meeting.last != NOBODY)
+    lost: list[int] = meeting.lost_stage[at].tolist()
     table: pd.DataFrame = pandas.DataFrame(
         {
-            "step": grid.steps[places],
-            "sync": [grid.paths[segments.sync[row]] for row in rows],
-            "rank": grid.ranks[segments.rank[at]],
-            "late_ms": segments.late_ns[at] * 1e-6,
-            "cost_s": segments.cost_ns[at] * 1e-9,
-            "stage": [grid.paths.get(int(path)) for path in paths],
-            "lost_ms": segments.lost_ns[at] * 1e-6,
+            "step": run.steps[at],
+            "sync": run.stages[meeting.stage],
+            "rank": run.ranks[meeting.last[at]],
+            "late_ms": meeting.late_ns[at] * 1e-6,
+            "cost_s": meeting.cost_ns[at] * 1e-9,
+            "stage": [None if stage == NOBODY else run.stages[stage] for stage in lost],
+            "lost_ms": meeting.lost_ns[at] * 1e-6,
         }
     )
     return table
 
 
-def step_table(grid: Grid, sync: list[int], waits: pd.DataFrame) -> pd.DataFrame:
+def step_table(run: RunData, meetings: Meetings, waits: pd.DataFrame) -> pd.DataFrame:
     """A row a step: how long it took the ranks, and whom they waited for longest."""
     pandas = require("pandas", PURPOSE)
-    took, busy = grid.step_ns() * 1e-6, grid.busy_ns(sync) * 1e-6
+    took, busy = run.step_ns * 1e-6, busy_ns(run, meetings) * 1e-6
     known = np.where(np.isfinite(busy), busy, -np.inf)
     table = pandas.DataFrame(
         {
-            "step": grid.steps,
+            "step": run.steps,
             "median_ms": median(took, 0),
             "busy_ms": median(busy, 0),
             "busy_low_ms": quantile_of(busy, 0.1, 0),
             "busy_high_ms": quantile_of(busy, 0.9, 0),
             "busy_max_ms": known.max(0),
-            "busiest_rank": grid.ranks[known.argmax(0)],
+            "busiest_rank": run.ranks[known.argmax(0)],
         }
     )
     if waits.empty:
@@ -67,21 +85,24 @@ def step_table(grid: Grid, sync: list[int], waits: pd.DataFrame) -> pd.DataFrame
 
 
 def rank_table(
-    grid: Grid, segments: Segments, offsets: Matrix, metadata: dict[int, RankMetadata]
+    run: RunData, waits: RunWaits, warmup: int, metadata: dict[int, RankMetadata]
 ) -> pd.DataFrame:
     """A row a rank: its host and groups, its step time, its waits, and the others' waits for it."""
     pandas = require("pandas", PURPOSE)
-    waited, cost = _waits_of_ranks(grid, segments, offsets)
-    known = [metadata[rank] for rank in grid.ranks.tolist()]
+    cost = np.zeros(len(run.ranks))
+    for meeting in waits.meetings:
+        at = meeting.last != NOBODY
+        np.add.at(cost, meeting.last[at], meeting.cost_ns[at])
+    known = [metadata[rank] for rank in run.ranks.tolist()]
     places = [one.groups for one in known]
-    columns: dict[str, Any] = {"rank": grid.ranks, "host": [one.host for one in known]}
+    columns: dict[str, Any] = {"rank": run.ranks, "host": [one.host for one in known]}
     for name in sorted(set().union(*places)):
         columns[name] = pandas.array([of_rank.get(name) for of_rank in places], "Int64")
     columns |= {
-        "step_ms": median(grid.step_ns()[:, grid.warmup :], 1) * 1e-6,
-        "waited_s": waited * 1e-9,
+        "step_ms": median(run.step_ns[:, warmup:], 1) * 1e-6,
+        "waited_s": waits.waited_ns.sum(1) * 1e-9,
         "cost_s": cost * 1e-9,
-        "last_step": grid.last_steps(),
+        "last_step": last_steps(run),
     }
     for name in ("rows", "bad_rows", "dropped", "open", "attempts"):
         columns[name] = [getattr(one, name) for one in known]
@@ -89,17 +110,6 @@ def rank_table(
     columns["clock_error_s"] = errors
     table: pd.DataFrame = pandas.DataFrame(columns)
     return table
-
-
-def _waits_of_ranks(grid: Grid, segments: Segments, offsets: Matrix) -> tuple[Matrix, Matrix]:
-    """What each rank waited for others, and others for it, in ns."""
-    waited, cost = np.zeros(len(grid.ranks)), np.zeros(len(grid.ranks))
-    for row, path in enumerate(segments.sync):
-        (begins,) = grid.of(path, "last_begin_ns")
-        waited += np.nansum(segments.end_ns[row] - (begins - offsets), axis=1)
-        at = segments.rank[row] != NOBODY
-        np.add.at(cost, segments.rank[row][at], segments.cost_ns[row][at])
-    return waited, cost
 
 
 def host_table(ranks: pd.DataFrame, stragglers: list[int]) -> pd.DataFrame:
@@ -142,7 +152,7 @@ def group_table(ranks: pd.DataFrame, stragglers: list[int]) -> pd.DataFrame:
     return table
 
 
-def stage_table(cells: Cells, grid: Grid, segments: Segments) -> pd.DataFrame:
+def stage_table(cells: Cells, waits: RunWaits) -> pd.DataFrame:
     """A row a stage.
 
     stage; count of single runs; total_s and self_s (without the stages inside) of all ranks; mean,
@@ -152,28 +162,31 @@ def stage_table(cells: Cells, grid: Grid, segments: Segments) -> pd.DataFrame:
     synchronises: ranks wait in it.
     """
     pandas = require("pandas", PURPOSE)
-    durations = cells.durations()
-    table = pandas.DataFrame([_figures(grid, path, *durations[path]) for path in grid.paths])
-    critical: Any = np.array([segments.critical_ns.get(path, 0.0) for path in grid.paths])
+    durations, names = cells.durations(), cells.names()
+    rows = [_figures(cells, path, name, *durations[path]) for path, name in names.items()]
+    table = pandas.DataFrame(rows)
+    critical: Any = np.array([waits.critical_ns.get(name, 0.0) for name in names.values()])
     table["critical_s"] = critical * 1e-9
     table["critical_share"] = critical / (critical.sum() or 1.0)
-    table["synchronises"] = [path in segments.sync for path in grid.paths]
+    table["synchronises"] = [name in waits.stages for name in names.values()]
     return table
 
 
-def _figures(grid: Grid, path: int, counts: Integers, longest_ns: int) -> dict[str, Any]:
+def _figures(
+    cells: Cells, path: int, name: str, counts: Integers, longest_ns: int
+) -> dict[str, Any]:
     """The columns of a stage that need no other stage. counts: of each bucket."""
-    total_ns, self_ns = grid.of(path, "total_ns", "self_ns")
-    known = total_ns[np.isfinite(total_ns)]
-    ranks = np.flatnonzero(np.isfinite(total_ns).any(1))
-    of_ranks = np.nansum(total_ns[ranks], 1)
+    having = [one for one in cells.of_ranks.values() if path in one.paths]
+    totals = [one.values_of(path, "total_ns") for one in having]
+    known = np.concatenate(totals)
+    of_ranks = np.array([own.sum() for own in totals], np.float64)
     count = int(counts.sum())
     longest_ms = longest_ns * 1e-6
     return {
-        "stage": grid.paths[path],
+        "stage": name,
         "count": count,
         "total_s": known.sum() * 1e-9,
-        "self_s": np.nansum(self_ns) * 1e-9,
+        "self_s": sum(int(one.values_of(path, "self_ns").sum()) for one in having) * 1e-9,
         "mean_ms": known.sum() / count * 1e-6,
         "p50_ms": min(_percentile_ms(counts, 0.5), longest_ms),
         "p99_ms": min(_percentile_ms(counts, 0.99), longest_ms),
@@ -181,7 +194,7 @@ def _figures(grid: Grid, path: int, counts: Integers, longest_ns: int) -> dict[s
         "step_mean_ms": known.mean() * 1e-6,
         "step_std_ms": known.std(ddof=1) * 1e-6 if len(known) > 1 else np.nan,
         "imbalance": of_ranks.max() / of_ranks.mean() - 1 if of_ranks.any() else np.nan,
-        "slowest_rank": int(grid.ranks[ranks[of_ranks.argmax()]]),
+        "slowest_rank": having[int(of_ranks.argmax())].rank,
     }
 
 

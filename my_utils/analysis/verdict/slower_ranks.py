@@ -28,13 +28,16 @@ def slower_ranks(
         return []
     groups: dict[tuple[int, str], list[SlowRank]] = {}
     for one in slow_ranks(run, meetings, int(columns[0])):
-        if not any(_is_known(run, one, other) for other in costly):
+        known = next((other for other in costly if _names(other, one, run)), None)
+        if known is None:
             groups.setdefault((one.row, one.kind), []).append(one)
+        elif len(known.ranks) == 1:
+            known.detail = {**_scores(run, [one]), **known.detail}
     work_of = {row: work for work in works for row in work.rows.tolist()}
     return [_finding(run, work_of[row], group, columns) for (row, _), group in groups.items()]
 
 
-def _is_known(run: RunData, one: SlowRank, other: Finding) -> bool:
+def _names(other: Finding, one: SlowRank, run: RunData) -> bool:
     """Whether a finding names the rank, and the stage or none."""
     if int(run.ranks[one.row]) not in other.ranks or len(other.ranks) == len(run.ranks):
         return False
@@ -70,13 +73,7 @@ def _less_ns(one: SlowRank, since: int, work: Work) -> Matrix:
 
 def _detail(run: RunData, group: list[SlowRank], whole_ns: float) -> dict[str, Any]:
     first = group[0]
-    excess_ns = float(np.nanmedian(first.excess_ns[first.steps]))
-    detail: dict[str, Any] = {
-        "slower": excess_ns / max(first.usual_ns, 1.0),
-        "score": round(first.score, 2),
-        "peer_score": round(first.peer_score, 2),
-        "also": [run.stages[one.stage] for one in group[1:]],
-    }
+    detail = _scores(run, group)
     if first.kind == "intermittent":
         steps = np.unique(np.concatenate([one.steps for one in group]))
         detail |= {
@@ -86,3 +83,14 @@ def _detail(run: RunData, group: list[SlowRank], whole_ns: float) -> dict[str, A
             "slow_steps": run.steps[steps].tolist(),
         }
     return detail
+
+
+def _scores(run: RunData, group: list[SlowRank]) -> dict[str, Any]:
+    first = group[0]
+    excess_ns = float(np.nanmedian(first.excess_ns[first.steps]))
+    return {
+        "slower": excess_ns / max(first.usual_ns, 1.0),
+        "score": round(first.score, 2),
+        "peer_score": round(first.peer_score, 2),
+        "also": [run.stages[one.stage] for one in group[1:]],
+    }

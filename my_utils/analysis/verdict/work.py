@@ -240,7 +240,7 @@ def _outer(stage: str, around: set[str]) -> str | None:
 
 
 def _after_the_last_meeting(run: RunData, rows: Integers, meetings: Integers) -> list[int]:
-    places = [_place_of(run, rows, stage) for stage in range(len(run.stages))]
+    places = [place_of(run, rows, stage) for stage in range(len(run.stages))]
     known = [places[stage] for stage in meetings.tolist() if np.isfinite(places[stage])]
     if not known:
         return []
@@ -248,7 +248,7 @@ def _after_the_last_meeting(run: RunData, rows: Integers, meetings: Integers) ->
     return [stage for stage, place in enumerate(places) if place > last and stage not in meetings]
 
 
-def _place_of(run: RunData, rows: Integers, stage: int) -> float:
+def place_of(run: RunData, rows: Integers, stage: int) -> float:
     """How long after the begin of a step it usually begins; NaN where no rank has it."""
     having = rows[np.isfinite(run.begins[rows, :, stage]).any(1)][:SAMPLE_RANKS]
     return float(median(run.begins[having, :, stage] - run.step_begins[having]))

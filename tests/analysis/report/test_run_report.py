@@ -148,9 +148,28 @@ def test_stages_of_a_pipeline_are_compared_among_themselves(tmp_path: Path) -> N
     assert [one["place"] for one in groups if one["group"] == "pp"] == [0, 1]
 
 
-def test_few_ranks_have_no_exception(tmp_path: Path) -> None:
-    run = Run(ranks=3).slower(1.5, "forward", rank=1)
-    assert analyze(run.write(tmp_path / "logs")).stragglers == []
+def test_of_few_ranks_those_are_named_that_the_verdict_names(tmp_path: Path) -> None:
+    found = analyze(Run(ranks=3).slower(1.5, "forward", rank=1).write(tmp_path / "logs"))
+    assert named(found) == [(1, "iter/forward", "persistent")]
+    assert found.verdict is not None
+    (finding,) = found.verdict.costly
+    saved_s = finding.saves_ns_a_step * found.verdict.judged_steps * 1e-9
+    assert found.stragglers[0].saved_s == pytest.approx(saved_s)
+    assert 45 < found.stragglers[0].slower_percent < 55
+    hidden = analyze(Run(ranks=3).slower(1.05, "forward", rank=1).write(tmp_path / "more"))
+    assert (named(hidden), hidden.run["not_judged"]) == ([], "fewer than 4 ranks")
+
+
+def test_several_ranks_that_the_verdict_names_together(tmp_path: Path) -> None:
+    run = Run(ranks=16, ranks_a_host=4).slower(1.6, "forward", rank=[4, 5, 6, 7])
+    found = analyze(run.write(tmp_path / "logs"))
+    assert found.verdict is not None
+    (finding,) = found.verdict.costly
+    assert sorted(one.rank for one in found.stragglers) == list(finding.ranks) == [4, 5, 6, 7]
+    assert found.hosts.set_index("host")["stragglers"].to_dict()["node1"] == 4
+    waits = found.waits[found.waits["rank"].isin([4, 5, 6, 7]) & (found.waits["step"] > 0)]
+    of_stage = waits[waits["stage"] == "iter/forward"]
+    assert sum(one.cost_s for one in found.stragglers) == pytest.approx(of_stage["cost_s"].sum())
 
 
 def verdict_of_page(page: Path) -> tuple[str, str]:
@@ -230,11 +249,11 @@ def test_waits_are_those_of_the_run(run: tuple[Run, Path], report: Report) -> No
     entries, waits = run[0].entries_ns, report.waits
     assert waits["step"].tolist() == list(range(run[0].steps))
     assert set(waits["sync"]) == {f"iter/{SYNC}"}
-    # What is left of the clocks is estimated, from ends that differ by microseconds.
+    # Durations are compared, and the ranks leave the stage within microseconds.
     clear = (entries.max(0) - np.sort(entries, 0)[-2]) > 50_000
     assert (waits["rank"].to_numpy() == entries.argmax(0))[clear].all()
     costs = (entries.max(0) - entries).sum(0) * 1e-9
-    assert np.allclose(waits["cost_s"], costs, atol=8 * 10e-6)
+    assert np.allclose(waits["cost_s"], costs, atol=8 * 20e-6)
     assert report.run["waited_s"] == pytest.approx(costs.sum(), rel=0.01)
 
 
@@ -500,8 +519,8 @@ def spy(cells, values, to_the_file=Cells._in_the_file):
     spilled.append(to_the_file(cells, values))
     return spilled[-1]
 Cells._in_the_file = spy
-report = analyze(sys.argv[1], memory_limit="100 kB")
-assert 0 < len(spilled) < 8, len(spilled)  # of eight ranks with 30 kB each
+report = analyze(sys.argv[1], memory_limit="40 kB")
+assert 0 < len(spilled) < 8, len(spilled)  # of eight ranks with 12 kB each
 assert not os.listdir("temporary") and os.listdir(".") == ["temporary"]
 print(report.to_json())
 """
