@@ -43,6 +43,7 @@ from ...core.outputs import open_output
 from ...core.printable import encoded
 from ...core.public import public
 from ...core.tables import csv_table, table_lines
+from ..verdict.device import by_the_device
 from ..verdict.load import NothingToJudge
 from ..verdict.quantiles import median
 from ..verdict.rank_cells import EVER, RankCells, for_the_verdict
@@ -242,8 +243,8 @@ def analyze(
 ) -> Report:
     """Reads the files of all ranks and finds the ranks, stages and steps that cost the time.
 
-    On CUDA the tables have the times of the hosts, which are times of enqueueing; the verdict and
-    the page have those of the device.
+    On CUDA `stages` and `stages_by_rank` have the times of the hosts, which are times of
+    enqueueing; all else has those of the device, as the verdict.
 
     Needs pandas.
 
@@ -318,6 +319,7 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
 
 
 def _report(cells: Cells, ranks: RunRanks, run: RunData, verdict: Verdict) -> Report:
+    run = by_the_device(run) or run
     metadata = {one.metadata.rank: one.metadata for one in ranks.kept}
     warmup = verdict.warmup if verdict.warmup < len(run.steps) else 0  # show what there is
     meetings = meetings_in(run, warmup)

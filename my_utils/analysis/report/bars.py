@@ -5,8 +5,9 @@ Lengths are shares of the longest bar, so that the template only multiplies them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from ..verdict.quantiles import median
 from ..verdict.run_data import Integers, Matrix, RunData
 
 OTHERS = "other stages"
+WAITING = "waiting for other ranks"
+WAIT_COLOUR = "#b5bac2"
 STAGES_MAX = 12  # of a bar; what is less becomes one part
 BARS_MAX = 64  # ranks; of more, those that waited least and most
 
@@ -31,7 +34,7 @@ class Part:
 
     @property
     def colour(self) -> str:
-        return stage_colour(self.name)
+        return WAIT_COLOUR if self.name == WAITING else stage_colour(self.name)
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,12 @@ class RankBar:
     waited: float
 
 
-def mean_step(run: RunData, warmup: int) -> list[Part]:
+def mean_step(
+    run: RunData, warmup: int, waits: Mapping[str, Matrix] = MappingProxyType({})
+) -> list[Part]:
     """The parts of the mean step over all ranks behind the warm-up, in the order of the step, with
-    what no stage covers as the last one."""
+    what no stage covers as the last one. waits: what ranks wait for one another in a stage, rank ×
+    step, which is one part for all stages."""
     steps = run.step_ns[:, warmup:]
     known = np.isfinite(steps)
     count = max(int(known.sum()), 1)
@@ -56,11 +62,17 @@ def mean_step(run: RunData, warmup: int) -> list[Part]:
     if whole <= 0:
         return []
     means = np.where(known[:, :, None], run.totals[:, warmup:], 0.0).sum((0, 1)) / count
+    timed, waited = float(means.sum()), 0.0
+    for stage, of_stage in waits.items():
+        mean = float(of_stage[:, warmup:][known].sum()) / count
+        means[run.stages.index(stage)] -= mean
+        waited += mean
     parts = _largest([
         (run.stages[place], float(means[place])) for place in _in_order(run, warmup)
         if means[place] > 0
     ])  # fmt: skip
-    parts.append((UNTIMED, max(whole - float(means.sum()), 0.0)))
+    parts += [(WAITING, waited)] if waited > 0 else []
+    parts.append((UNTIMED, max(whole - timed, 0.0)))
     begins = np.cumsum([0.0] + [ns for _, ns in parts])
     scale = max(whole, float(begins[-1]))
     return [
@@ -85,7 +97,7 @@ def _largest(parts: list[tuple[str, float]]) -> list[tuple[str, float]]:
 
 
 def rank_bars(run: RunData, waited: Matrix, warmup: int) -> list[RankBar]:
-    """Of each rank the mean step, and how much of it the rank waited, as `waits_ns` says.
+    """Of each rank the mean step, and how much of it the rank waited: rank × step, ns.
 
     The rank that waited least comes first; of more than BARS_MAX ranks, those that waited least and
     most.
@@ -106,20 +118,6 @@ def rank_bars(run: RunData, waited: Matrix, warmup: int) -> list[RankBar]:
         for row in least_and_most(waits)
         if np.isfinite(steps[row])
     ]
-
-
-def waits_ns(run: RunData, sync_stages: Sequence[str]) -> Matrix:
-    """Rank × step: what each rank waited for its peers, which meet in `sync_stages`: what it took
-    longer there than the peer that took least."""
-    layers = [place for place, name in enumerate(run.stages) if name in sync_stages]
-    result = np.zeros(run.step_ns.shape)
-    peers = run.peers if run.peers is not None else np.zeros(len(run.ranks), np.int64)
-    for layer in layers:
-        took = run.totals[:, :, layer]
-        for group in np.unique(peers):
-            rows = peers == group
-            result[rows] += took[rows] - took[rows].min(axis=0, keepdims=True)
-    return result
 
 
 def row_means(matrix: Matrix) -> Matrix:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from ...core.colours import stage_colour, text_colour
 from ..pages.html import rendered
 from ..pages.tables import Table
-from .bars import mean_step, rank_bars, row_means, waits_ns
+from ..verdict.waits import waits_by_stage
+from .bars import WAIT_COLOUR, mean_step, rank_bars, row_means
 from .ledger_bars import ledger_bars, ledger_legend, ledger_table
 from .page_tables import host_table, rank_table, stage_table
 
@@ -32,7 +33,7 @@ CODES = 65_535  # of times; 0 is kept for what was not recorded
 RATIO_LEAST = 1.00002  # so that equal cells do not divide by zero
 LEVEL = 6  # of zlib: 9 takes four times as long for 1 %
 VIEWER = "https://ui.perfetto.dev"
-WORK_COLOUR, WAIT_COLOUR = "#0072b2", "#b5bac2"
+WORK_COLOUR = "#0072b2"
 STATE = {"ok": "green", "found": "found", "not judged": "unjudged"}
 
 
@@ -71,16 +72,21 @@ class Page:
     viewer: str = VIEWER
 
     @cached_property
+    def waits(self) -> dict[str, Matrix]:
+        """Of each of `sync_stages` rank × step, what each rank waited in it, in ns."""
+        return waits_by_stage(self.run, self.sync_stages)
+
+    @cached_property
     def waited(self) -> Matrix:
-        """Rank × step: what each rank waited in `sync_stages`, in ns."""
-        return waits_ns(self.run, self.sync_stages)
+        """Rank × step: the same of all of them."""
+        return sum(self.waits.values(), np.zeros(self.run.step_ns.shape))
 
 
 def page_text(page: Page) -> str:
     """The whole file. Names from the run are escaped wherever they are; scripts and styles other
     than the page's own do not run, by its Content-Security-Policy."""
     run = page.run
-    parts = mean_step(run, page.warmup)
+    parts = mean_step(run, page.warmup, page.waits)
     of_flames = page.flames.problems if page.flames is not None else []
     return rendered(
         "my_utils.analysis.report",
@@ -90,7 +96,7 @@ def page_text(page: Page) -> str:
         tables=[
             *page.tables,
             *([ledger_table(page.ledger)] if page.ledger is not None else []),
-            stage_table(run, page.warmup, page.sync_stages),
+            stage_table(run, page.warmup, page.waits),
             rank_table(run, page.warmup, page.waited),
             host_table(run, page.warmup, page.waited),
             *([page.flames.table] if page.flames is not None else []),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,12 +37,12 @@ def finding_table(findings: Sequence[Finding]) -> Table:
     return as_table("findings", "What was found", columns, rows)
 
 
-def stage_table(run: RunData, warmup: int, sync_stages: Sequence[str]) -> Table:
+def stage_table(run: RunData, warmup: int, waits: Mapping[str, Matrix]) -> Table:
     """What a stage takes a rank in a step, without the stages inside it, over all ranks and steps
-    behind the warm-up."""
+    behind the warm-up. waits: of the stages in which ranks meet, what each rank waits there."""
     columns = [
-        Column("stage", left=True), *map(Column, ("mean", "p50", "p99", "longest", "share")),
-        Column("slowest rank"),
+        Column("stage", left=True),
+        *map(Column, ("mean", "waits", "p50", "p99", "longest", "share")), Column("slowest rank"),
     ]  # fmt: skip
     steps = run.step_ns[:, warmup:]
     whole = float(np.nansum(steps))
@@ -53,17 +53,20 @@ def stage_table(run: RunData, warmup: int, sync_stages: Sequence[str]) -> Table:
         if known.size == 0 or known.max() <= 0:
             continue
         by_rank = row_means(took)
-        waits = " (ranks wait here)" if name in sync_stages else ""
-        figures = (known.mean(), np.quantile(known, 0.5), np.quantile(known, 0.99), known.max())
+        waited = waits[name][:, warmup:][np.isfinite(took)].mean() if name in waits else None
+        figures = (np.quantile(known, 0.5), np.quantile(known, 0.99), known.max())
         rows.append([
-            Cell(name + waits, left=True),
+            Cell(name if waited is None else f"{name} (ranks wait here)", left=True),
+            time_of(float(known.mean()) * 1e-6),
+            Cell("", "") if waited is None else time_of(float(waited) * 1e-6),
             *(time_of(float(ns) * 1e-6) for ns in figures),
             percent(float(known.sum()) / whole if whole else 0.0),
             integer(int(run.ranks[int(np.nanargmax(by_rank))])),
         ])  # fmt: skip
     note = (
         "Each figure is the time of one rank in one step, without the stages inside. The warm-up "
-        "is left out."
+        "is left out. Of the mean, ranks wait for one another so long; the rest is what the stage "
+        "takes the rank that comes last."
     )
     if LAUNCH in run.stages:
         note += f" Stages have the time of the GPU; in {LAUNCH} the GPU waits for the host."
@@ -71,7 +74,7 @@ def stage_table(run: RunData, warmup: int, sync_stages: Sequence[str]) -> Table:
 
 
 def rank_table(run: RunData, warmup: int, waited: Matrix) -> Table:
-    """A row a rank: its step, what it waited by `waits_ns`, and its last step."""
+    """A row a rank: its step, what it waited for others, and its last step."""
     columns = [
         Column("rank"), Column("host", left=True),
         *map(Column, ("step", "works", "waits", "last step", "memory")),

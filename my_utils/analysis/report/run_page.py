@@ -21,8 +21,9 @@ from ..verdict.device import by_the_device
 from ..verdict.load import NothingToJudge
 from ..verdict.rank_files import RankStages, find_rank_files, last_run, read_rank
 from ..verdict.run_data import Matrix, RunData, SyncPoint
+from ..verdict.waits import meeting_stages
 from .flames import Profiled
-from .judged import Source, judged
+from .judged import Source, judged, meetings_in
 from .page import Page, PageTrace
 from .page_tables import finding_table, tables_of
 from .worst_step import WorstStep, spans_of
@@ -54,8 +55,8 @@ def page_of(source: Source) -> Page:
     run, verdict = judged(source, take)
     reader.choose(run)
     run = by_the_device(run) or run
-    meet = {point.stage for point in run.sync_points or ()} | {*verdict.inferred}
-    page = Page(run, verdict, [name for name in run.stages if name in meet], verdict.warmup)
+    meet = meeting_stages(run, meetings_in(run, verdict.warmup))
+    page = Page(run, verdict, meet, verdict.warmup)
     page.tables = [finding_table(verdict.findings)]
     page.flames = profiled.flames()
     page.ledger = reader.ledger()
@@ -90,15 +91,13 @@ def page_of_report(report: Report, links: dict[int, StepTrace] | None = None) ->
 
 
 def _worst_column(page: Page) -> int | None:
-    """The judged step in which the ranks waited longest for one another, without waits the longest
-    one. None where steps are counted through several attempts: their numbers are not the files'."""
+    """The judged step that took the ranks longest. None where steps are counted through several
+    attempts: their numbers are not the files'."""
     run = page.run
     if run.renumbered or run.step_ns.shape[1] <= page.warmup:
         return None
-    costs = page.waited.sum(0)
-    if not costs.any():
-        costs = np.where(np.isfinite(run.step_ns), run.step_ns, 0.0).sum(0)
-    return page.warmup + int(np.argmax(costs[page.warmup :]))
+    took_ns = np.nan_to_num(run.step_ns[:, page.warmup :]).sum(0)
+    return page.warmup + int(np.argmax(took_ns))
 
 
 def _ranks_beside(page: Page, step: int) -> list[int]:
@@ -161,6 +160,7 @@ def run_of_operations(operations: Operations) -> RunData:
     shape = (len(ranks), len(steps), len(names))
     begins, ends = _spans(shape, (row, column, layer), begin, end)
     step_begins, step_ends = _spans(shape[:2], (row, column), begin, end)
+    begins[..., -1] = ends[..., -1] = step_ends  # of the waits, which have no operations
     totals = np.zeros(shape)
     np.add.at(totals, (row, column, layer), end - begin - waiting)
     np.add.at(totals[..., -1], (row, column), waiting)

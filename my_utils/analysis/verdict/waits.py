@@ -76,12 +76,13 @@ def group_waits(run: RunData, stages: Sequence[str]) -> Iterator[GroupWaits]:
             yield GroupWaits(stage, rows, stay)
 
 
-def waits_ns(run: RunData, stages: Sequence[str]) -> Matrix:
-    """Rank × step: what each rank waits in these stages."""
-    waited = np.zeros(run.step_ns.shape)
+def waits_by_stage(run: RunData, stages: Sequence[str]) -> dict[str, Matrix]:
+    """Of each of these stages rank × step, what each rank waits in it, ns."""
+    found: dict[str, Matrix] = {}
     for group in group_waits(run, stages):
+        waited = found.setdefault(run.stages[group.stage], np.zeros(run.step_ns.shape))
         waited[group.rows] += group.wait_ns()
-    return waited
+    return found
 
 
 def _groups(run: RunData, stage: str) -> list[Integers]:
