@@ -29,6 +29,9 @@ class Said:
     """A verdict as far as the page asks for one."""
 
     status: str = "found"
+    warmup: int = 0
+    first_step: int | None = None
+    last_step: int | None = None
 
     def lines(self, width: int = 100) -> list[str]:
         return ["BOUND BY INPUT on rank 1 & <b>others</b>", "  next: my_utils why logs"]
@@ -79,7 +82,7 @@ def page_of(
     said = cast("Verdict", Said())  # which has what the page asks for
     worst = worst_of(run, last, (1, 0))
     handed = PageTrace("step.json", trace) if trace else None
-    return page_text(Page(run, said, ["backward"], 0, worst, handed, flames, viewer=viewer))
+    return page_text(Page(run, said, ["backward"], worst, handed, flames, viewer=viewer))
 
 
 @contextlib.contextmanager

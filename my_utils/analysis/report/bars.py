@@ -49,26 +49,23 @@ class RankBar:
     waited: float
 
 
-def mean_step(
-    run: RunData, warmup: int, waits: Mapping[str, Matrix] = MappingProxyType({})
-) -> list[Part]:
-    """The parts of the mean step over all ranks behind the warm-up, in the order of the step, with
-    what no stage covers as the last one. waits: what ranks wait for one another in a stage, rank ×
+def mean_step(run: RunData, waits: Mapping[str, Matrix] = MappingProxyType({})) -> list[Part]:
+    """The parts of the mean step over all ranks, in the order of the step, with what no stage
+    covers as the last one. waits: what ranks wait for one another in a stage, rank ×
     step, which is one part for all stages."""
-    steps = run.step_ns[:, warmup:]
-    known = np.isfinite(steps)
+    known = np.isfinite(run.step_ns)
     count = max(int(known.sum()), 1)
-    whole = float(steps[known].sum()) / count
+    whole = float(run.step_ns[known].sum()) / count
     if whole <= 0:
         return []
-    means = np.where(known[:, :, None], run.totals[:, warmup:], 0.0).sum((0, 1)) / count
+    means = np.where(known[:, :, None], run.totals, 0.0).sum((0, 1)) / count
     timed, waited = float(means.sum()), 0.0
     for stage, of_stage in waits.items():
-        mean = float(of_stage[:, warmup:][known].sum()) / count
+        mean = float(of_stage[known].sum()) / count
         means[run.stages.index(stage)] -= mean
         waited += mean
     parts = _largest([
-        (run.stages[place], float(means[place])) for place in _in_order(run, warmup)
+        (run.stages[place], float(means[place])) for place in _in_order(run)
         if means[place] > 0
     ])  # fmt: skip
     parts += [(WAITING, waited)] if waited > 0 else []
@@ -81,9 +78,9 @@ def mean_step(
     ]
 
 
-def _in_order(run: RunData, warmup: int) -> list[int]:
+def _in_order(run: RunData) -> list[int]:
     """The stages by when they begin in the middle step."""
-    since = run.begins[:, warmup:] - run.step_begins[:, warmup:, None]
+    since = run.begins - run.step_begins[..., None]
     order: list[int] = np.argsort(median(since.reshape(-1, len(run.stages)), 0)).tolist()
     return order
 
@@ -96,15 +93,15 @@ def _largest(parts: list[tuple[str, float]]) -> list[tuple[str, float]]:
     return [*kept, (OTHERS, sum(ns for _, ns in parts) - sum(ns for _, ns in kept))]
 
 
-def rank_bars(run: RunData, waited: Matrix, warmup: int) -> list[RankBar]:
+def rank_bars(run: RunData, waited: Matrix) -> list[RankBar]:
     """Of each rank the mean step, and how much of it the rank waited: rank × step, ns.
 
     The rank that waited least comes first; of more than BARS_MAX ranks, those that waited least and
     most.
     """
     with np.errstate(invalid="ignore"):
-        steps = row_means(run.step_ns[:, warmup:])
-        waits = np.minimum(row_means(waited[:, warmup:]), steps)
+        steps = row_means(run.step_ns)
+        waits = np.minimum(row_means(waited), steps)
     longest = float(np.nanmax(steps, initial=0.0)) or 1.0
     return [
         RankBar(

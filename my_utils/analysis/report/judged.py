@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,21 @@ def judged_of(source: Source, ranks: RunRanks, problems: Sequence[str]) -> tuple
     """The same of ranks of the source that have been read, whose cells are used up. problems: what
     was wrong with their files. Raises NothingToJudge, a ValueError, where no rank has a stage."""
     return _judged(run_of(ranks, problems, source.paths, source.ranks, source.steps), source)
+
+
+def judged_steps(run: RunData, verdict: Verdict) -> RunData:
+    """The run in the steps that the verdict judges; in all steps but the warm-up where it judges
+    none. Without counters."""
+    first, last = verdict.first_step, verdict.last_step
+    columns = np.arange(min(verdict.warmup, len(run.steps) - 1), len(run.steps))
+    if first is not None and last is not None:
+        here = (run.steps >= first) & (run.steps <= last) & np.isfinite(run.step_ns).all(0)
+        columns = np.flatnonzero(here) if here.any() else columns
+    return replace(
+        run, steps=run.steps[columns], begins=run.begins[:, columns], ends=run.ends[:, columns],
+        totals=run.totals[:, columns], step_begins=run.step_begins[:, columns],
+        step_ns=run.step_ns[:, columns], counters={}, gpu=None, begins_anew=None,
+    )  # fmt: skip
 
 
 def meetings_in(run: RunData, warmup: int) -> Meetings:

@@ -17,6 +17,7 @@ from ..pages.html import rendered
 from ..pages.tables import Table
 from ..verdict.waits import waits_by_stage
 from .bars import WAIT_COLOUR, mean_step, rank_bars, row_means
+from .judged import judged_steps
 from .ledger_bars import ledger_bars, ledger_legend, ledger_table
 from .page_tables import host_table, rank_table, stage_table
 
@@ -55,14 +56,13 @@ class PageTrace:
 
 @dataclass
 class Page:
-    """What the page shows. sync_stages: in which ranks wait. warmup: columns that are left out of
-    means. flames: of a sampled profile. tables: more than those of stages, ranks and hosts.
-    ledger: of all time of the job. viewer: Perfetto's address."""
+    """What the page shows. sync_stages: in which ranks wait. flames: of a sampled profile. tables:
+    more than those of stages, ranks and hosts. ledger: of all time of the job. viewer: Perfetto's
+    address."""
 
     run: RunData
     verdict: Verdict
     sync_stages: Sequence[str] = ()
-    warmup: int = 0
     worst: WorstStep | None = None
     trace: PageTrace | None = None
     flames: Flames | None = None
@@ -72,21 +72,27 @@ class Page:
     viewer: str = VIEWER
 
     @cached_property
+    def judged(self) -> RunData:
+        """The run in the steps that the verdict judges, whose means are shown; all of a run that is
+        not judged."""
+        return judged_steps(self.run, self.verdict)
+
+    @cached_property
     def waits(self) -> dict[str, Matrix]:
-        """Of each of `sync_stages` rank × step, what each rank waited in it, in ns."""
-        return waits_by_stage(self.run, self.sync_stages)
+        """Of each of `sync_stages` rank × judged step, what each rank waited in it, in ns."""
+        return waits_by_stage(self.judged, self.sync_stages)
 
     @cached_property
     def waited(self) -> Matrix:
-        """Rank × step: the same of all of them."""
-        return sum(self.waits.values(), np.zeros(self.run.step_ns.shape))
+        """Rank × judged step: the same of all of them."""
+        return sum(self.waits.values(), np.zeros(self.judged.step_ns.shape))
 
 
 def page_text(page: Page) -> str:
     """The whole file. Names from the run are escaped wherever they are; scripts and styles other
     than the page's own do not run, by its Content-Security-Policy."""
-    run = page.run
-    parts = mean_step(run, page.warmup, page.waits)
+    run, judged = page.run, page.judged
+    parts = mean_step(judged, page.waits)
     of_flames = page.flames.problems if page.flames is not None else []
     return rendered(
         "my_utils.analysis.report",
@@ -96,9 +102,9 @@ def page_text(page: Page) -> str:
         tables=[
             *page.tables,
             *([ledger_table(page.ledger)] if page.ledger is not None else []),
-            stage_table(run, page.warmup, page.waits),
-            rank_table(run, page.warmup, page.waited),
-            host_table(run, page.warmup, page.waited),
+            stage_table(judged, page.waits),
+            rank_table(run, judged, page.waited),
+            host_table(judged, page.waited),
             *([page.flames.table] if page.flames is not None else []),
         ],
         state=STATE[page.verdict.status],
@@ -108,8 +114,8 @@ def page_text(page: Page) -> str:
         ledger_bars=[] if page.ledger is None else ledger_bars(page.ledger),
         ledger_legend=[] if page.ledger is None else ledger_legend(page.ledger),
         parts=parts,
-        step_ms=float(np.nanmean(run.step_ns[:, page.warmup :])) * 1e-6 if parts else 0.0,
-        bars=rank_bars(run, page.waited, page.warmup),
+        step_ms=float(np.nanmean(judged.step_ns)) * 1e-6 if parts else 0.0,
+        bars=rank_bars(judged, page.waited),
         ranks=len(run.ranks),
         sync=list(page.sync_stages),
         work_colour=WORK_COLOUR,

@@ -37,23 +37,23 @@ def finding_table(findings: Sequence[Finding]) -> Table:
     return as_table("findings", "What was found", columns, rows)
 
 
-def stage_table(run: RunData, warmup: int, waits: Mapping[str, Matrix]) -> Table:
-    """What a stage takes a rank in a step, without the stages inside it, over all ranks and steps
-    behind the warm-up. waits: of the stages in which ranks meet, what each rank waits there."""
+def stage_table(run: RunData, waits: Mapping[str, Matrix]) -> Table:
+    """What a stage takes a rank in a step, without the stages inside it, over all ranks and steps.
+    waits: of the stages in which ranks meet, what each rank waits there."""
     columns = [
         Column("stage", left=True),
         *map(Column, ("mean", "waits", "p50", "p99", "longest", "share")), Column("slowest rank"),
     ]  # fmt: skip
-    steps = run.step_ns[:, warmup:]
+    steps = run.step_ns
     whole = float(np.nansum(steps))
     rows = []
     for layer, name in enumerate(run.stages):
-        took = np.where(np.isfinite(steps), run.totals[:, warmup:, layer], np.nan)
+        took = np.where(np.isfinite(steps), run.totals[..., layer], np.nan)
         known = took[np.isfinite(took)]
         if known.size == 0 or known.max() <= 0:
             continue
         by_rank = row_means(took)
-        waited = waits[name][:, warmup:][np.isfinite(took)].mean() if name in waits else None
+        waited = waits[name][np.isfinite(took)].mean() if name in waits else None
         figures = (np.quantile(known, 0.5), np.quantile(known, 0.99), known.max())
         rows.append([
             Cell(name if waited is None else f"{name} (ranks wait here)", left=True),
@@ -64,23 +64,24 @@ def stage_table(run: RunData, warmup: int, waits: Mapping[str, Matrix]) -> Table
             integer(int(run.ranks[int(np.nanargmax(by_rank))])),
         ])  # fmt: skip
     note = (
-        "Each figure is the time of one rank in one step, without the stages inside. The warm-up "
-        "is left out. Of the mean, ranks wait for one another so long; the rest is what the stage "
-        "takes the rank that comes last."
+        "Each figure is the time of one rank in one step, without the stages inside. Steps that "
+        "the verdict does not judge are left out. Of the mean, ranks wait so long for one another; "
+        "the rest is what the stage takes the rank that comes last."
     )
     if LAUNCH in run.stages:
         note += f" Stages have the time of the GPU; in {LAUNCH} the GPU waits for the host."
     return as_table("stages", "Stages", columns, rows, note)
 
 
-def rank_table(run: RunData, warmup: int, waited: Matrix) -> Table:
-    """A row a rank: its step, what it waited for others, and its last step."""
+def rank_table(run: RunData, judged: RunData, waited: Matrix) -> Table:
+    """A row a rank: its step, what it waited for others, and its last step. judged: the judged
+    steps of the run; waited: in these."""
     columns = [
         Column("rank"), Column("host", left=True),
         *map(Column, ("step", "works", "waits", "last step", "memory")),
     ]  # fmt: skip
-    steps = row_means(run.step_ns[:, warmup:])
-    waits = row_means(waited[:, warmup:])
+    steps = row_means(judged.step_ns)
+    waits = row_means(waited)
     memory = run.counters.get("rss_bytes")
     rows = []
     for row, rank in enumerate(run.ranks.tolist()):
@@ -97,12 +98,12 @@ def rank_table(run: RunData, warmup: int, waited: Matrix) -> Table:
     return as_table("ranks", "Ranks", columns, rows)
 
 
-def host_table(run: RunData, warmup: int, waited: Matrix) -> Table:
+def host_table(run: RunData, waited: Matrix) -> Table:
     """The same means over the ranks of each host; empty where there is one host."""
     columns = [Column("host", left=True), *map(Column, ("ranks", "step", "works", "waits"))]
     hosts = np.array(run.hosts if len(run.hosts) else [""] * len(run.ranks))
-    steps = row_means(run.step_ns[:, warmup:])
-    waits = np.minimum(row_means(waited[:, warmup:]), steps)
+    steps = row_means(run.step_ns)
+    waits = np.minimum(row_means(waited), steps)
     names = np.unique(hosts)
     rows = []
     for name in names if len(names) > 1 else ():

@@ -56,15 +56,15 @@ def page_of(source: Source) -> Page:
     reader.choose(run)
     run = by_the_device(run) or run
     meet = meeting_stages(run, meetings_in(run, verdict.warmup))
-    page = Page(run, verdict, meet, verdict.warmup)
+    page = Page(run, verdict, meet)
     page.tables = [finding_table(verdict.findings)]
     page.flames = profiled.flames()
     page.ledger = reader.ledger()
-    step = _worst_column(page)
-    if step is not None:
-        chosen = _ranks_beside(page, step)
-        page.worst = _worst_step(source.paths, chosen, int(run.steps[step]))
-        page.trace = _trace_of(source.paths, chosen, int(run.steps[step]))
+    column = _worst_column(page)
+    if column is not None:
+        chosen, step = _ranks_beside(page, column), int(page.judged.steps[column])
+        page.worst = _worst_step(source.paths, chosen, step)
+        page.trace = _trace_of(source.paths, chosen, step)
     return page
 
 
@@ -78,7 +78,7 @@ def _page_of_operations(source: Source) -> Page:
     verdict = judge_operations(operations, source.paths, source.warmup)
     run = run_of_operations(operations)
     meet = [point.stage for point in run.sync_points or ()]
-    return Page(run, verdict, meet, verdict.warmup, tables=[finding_table(verdict.findings)])
+    return Page(run, verdict, meet, tables=[finding_table(verdict.findings)])
 
 
 def page_of_report(report: Report, links: dict[int, StepTrace] | None = None) -> Page:
@@ -93,17 +93,14 @@ def page_of_report(report: Report, links: dict[int, StepTrace] | None = None) ->
 def _worst_column(page: Page) -> int | None:
     """The judged step that took the ranks longest. None where steps are counted through several
     attempts: their numbers are not the files'."""
-    run = page.run
-    if run.renumbered or run.step_ns.shape[1] <= page.warmup:
-        return None
-    took_ns = np.nan_to_num(run.step_ns[:, page.warmup :]).sum(0)
-    return page.warmup + int(np.argmax(took_ns))
+    took_ns = np.nan_to_num(page.judged.step_ns).sum(0)
+    return None if page.run.renumbered or not len(took_ns) else int(took_ns.argmax())
 
 
-def _ranks_beside(page: Page, step: int) -> list[int]:
+def _ranks_beside(page: Page, column: int) -> list[int]:
     """The ranks that are named, then those that waited longest in the step."""
     named = [rank for one in page.verdict.findings[:1] for rank in one.ranks[:1]]
-    waits = page.waited[:, step]
+    waits = page.waited[:, column]
     if not named:
         named = [int(page.run.ranks[int(np.argmin(waits))])]
     order = page.run.ranks[np.argsort(-waits, kind="stable")].tolist()

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from my_utils.analysis.pages.tables import times
+from my_utils.analysis.report.bars import mean_step
 from my_utils.analysis.report.page import code_cells
 from my_utils.analysis.verdict.run_data import RunData
+from my_utils.analysis.verdict.waits import waits_by_stage
 from my_utils.core.colours import luminance, stage_colour, text_colour
 from tests.support.axe import violations
 from tests.support.page_runs import BACKWARD, HOSTILE, STAGES, opened, page_of, slow_loader
@@ -115,10 +117,25 @@ def test_the_mean_step_adds_up(run: RunData, tab: Tab) -> None:
     shown = tab.evaluate(
         "[...document.querySelectorAll('#mean-step ~ svg rect')].map(r => +r.getAttribute('width'))"
     )
-    assert len(shown) == len(STAGES) + 1  # with what no stage covers
+    assert len(shown) == len(STAGES) + 2  # with waiting, and what no stage covers
     assert sum(shown) == pytest.approx(1000, abs=0.01)
-    shares = run.totals.sum((0, 1)) / run.step_ns.sum()
-    assert shown[:-1] == pytest.approx(1000 * shares, abs=0.01)
+    assert shown[:-1] == pytest.approx(1000 * np.array(shares_of(run)), abs=0.01)
+
+
+def shares_of(run: RunData) -> list[float]:
+    """Of the stages without what ranks wait for one another in backward, then of that."""
+    took = run.totals.sum((0, 1))
+    waited = (run.totals[:, :, BACKWARD] - run.totals[:, :, BACKWARD].min(0)).sum()
+    took[BACKWARD] -= waited
+    return [float(ns / run.step_ns.sum()) for ns in (*took, waited)]
+
+
+def test_what_ranks_wait_is_a_part_of_the_mean_step() -> None:
+    run = slow_loader(12, 60)
+    waits = waits_by_stage(run, ["backward"])
+    parts = mean_step(run, waits)
+    assert [part.name for part in parts[-2:]] == ["waiting for other ranks", "untimed"]
+    assert [part.share for part in parts[:-1]] == pytest.approx(shares_of(run))
 
 
 def test_who_waited_least_comes_first(run: RunData, tab: Tab) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from my_utils.analysis.ledger.sweep import segments_on_device
 from my_utils.analysis.report.bars import mean_step
+from my_utils.analysis.report.judged import judged_steps
 from my_utils.analysis.verdict.device import by_the_device
 from my_utils.analysis.verdict.device_cells import device_times, on_device
 from my_utils.analysis.why import judge, load_run
@@ -187,7 +188,8 @@ def test_a_run_whose_stages_lie_in_another(
     assert verdict.findings[0].kind == kind, verdict.lines()
     seen = by_the_device(run)
     assert seen is not None
-    parts = {part.name.rpartition("/")[2]: part.ms for part in mean_step(seen, 2)}
+    judged = judged_steps(seen, verdict)
+    parts = {part.name.rpartition("/")[2]: part.ms for part in mean_step(judged)}
     assert parts["forward"] + parts["backward"] == pytest.approx(batches * gpu_ms, rel=0.1)
     step_ms = sum(parts.values())
     assert parts["untimed"] + parts.get("iter", 0.0) < 0.03 * step_ms, parts
@@ -209,9 +211,10 @@ def test_a_stage_whose_name_is_empty(is_around: bool, tmp_path: Path) -> None:
         parent = outer if is_around else 0
         csv.stage("forward", step, inside, begin + 10.0, gpu=gpu, parent=parent)
     run = load_run(csv.in_order().write(tmp_path / "logs"))
-    assert judge(run).judged_steps == 59
+    verdict = judge(run)
+    assert verdict.judged_steps == 59
     seen = by_the_device(run)
     assert seen is not None
-    parts = {part.name: part.ms for part in mean_step(seen, 2)}
+    parts = {part.name: part.ms for part in mean_step(judged_steps(seen, verdict))}
     assert parts["/forward" if is_around else "forward"] == pytest.approx(8.0)
     assert sum(parts.values()) == pytest.approx(10.0)

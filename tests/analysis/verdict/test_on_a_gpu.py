@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from my_utils.analysis.report.bars import mean_step
+from my_utils.analysis.report.judged import judged_steps
 from my_utils.analysis.verdict.device import by_the_device
 from my_utils.analysis.why import judge, load_run
 
@@ -37,7 +38,7 @@ def test_the_cause_is_named(cause: str, kind: str, run_python: RunPython, tmp_pa
     assert verdict.untimed_share < 0.1, verdict.lines()
     seen = by_the_device(run)
     assert seen is not None
-    parts = {part.name: part.ms for part in mean_step(seen, verdict.warmup)}
+    parts = {part.name: part.ms for part in mean_step(judged_steps(seen, verdict))}
     if kind == "compute":
         assert parts["forward"] + parts["backward"] > 0.9 * sum(parts.values()), parts
     if cause == "reading the loss":
