@@ -97,7 +97,8 @@ def judge(
     findings += _of_memory(run, columns, verdict)
     findings += _of_warmup(run, columns) if within is None else []
     costly = [one for one in findings if is_costly(one.kind)]
-    findings += slower_ranks(run, meetings, [work for work, _ in groups], columns, costly)
+    remaining = [(work, left.own()) for work, left in groups]
+    findings += slower_ranks(run, meetings, remaining, columns, costly)
     for one in findings:
         waits = bool(meetings.inferred) and bool(one.detail.get("waits_in"))
         one.inferred = waits or "inside_ns" in one.detail
@@ -119,7 +120,7 @@ def slower_ranks_of(
         return []
     meetings = meetings_of(run, columns)
     works = [work_of(run, meetings, rows, columns) for rows in meetings.groups]
-    return slower_ranks(run, meetings, works, columns, costly)
+    return slower_ranks(run, meetings, [(work, work.own.sum(2)) for work in works], columns, costly)
 
 
 # --- what can be judged ---

@@ -19,22 +19,30 @@ from .work import Work
 
 
 def slower_ranks(
-    run: RunData, meetings: Meetings, works: Sequence[Work], columns: Integers,
+    run: RunData, meetings: Meetings, left: Sequence[tuple[Work, Matrix]], columns: Integers,
     costly: Sequence[Finding],
 ) -> list[Finding]:  # fmt: skip
-    """One of each rank that is always slow, and one of each that is at times. columns: the judged
-    steps. costly: what was found before; the same of a rank is not said twice."""
+    """One of each rank that is always slow, and one of each that is at times. left: of each group
+    of ranks, what is left of their own work, rank × judged step; what is found is taken off.
+    columns: the judged steps. costly: what was found before; the same of a rank is not said twice.
+    """
     if not len(columns):
         return []
-    groups: dict[tuple[int, str], list[SlowRank]] = {}
+    slow: dict[tuple[int, str], list[SlowRank]] = {}
     for one in slow_ranks(run, meetings, int(columns[0])):
         known = next((other for other in costly if _names(other, one, run)), None)
         if known is None:
-            groups.setdefault((one.row, one.kind), []).append(one)
+            slow.setdefault((one.row, one.kind), []).append(one)
         elif len(known.ranks) == 1:
             known.detail = {**_scores(run, [one]), **known.detail}
-    work_of = {row: work for work in works for row in work.rows.tolist()}
-    return [_finding(run, work_of[row], group, columns) for (row, _), group in groups.items()]
+    group_of = {row: group for group in left for row in group[0].rows.tolist()}
+    several = [sorted(one, key=lambda each: -_whole_ns(each)) for one in slow.values()]
+    several.sort(key=lambda one: -_whole_ns(one[0]))
+    return [_finding(run, *group_of[one[0].row], one, columns) for one in several]
+
+
+def _whole_ns(one: SlowRank) -> float:
+    return float(np.nansum(one.excess_ns[one.steps]))
 
 
 def _names(other: Finding, one: SlowRank, run: RunData) -> bool:
@@ -45,16 +53,19 @@ def _names(other: Finding, one: SlowRank, run: RunData) -> bool:
     return other.stage is None or f"{name}{SEPARATOR}".startswith(f"{other.stage}{SEPARATOR}")
 
 
-def _finding(run: RunData, work: Work, group: list[SlowRank], columns: Integers) -> Finding:
-    """group: of one rank and kind; the stage with most of it is named."""
-    group = sorted(group, key=lambda one: -float(np.nansum(one.excess_ns[one.steps])))
+def _finding(
+    run: RunData, work: Work, own: Matrix, group: list[SlowRank], columns: Integers
+) -> Finding:
+    """own: rank × judged step, off which it is taken. group: of one rank and kind; the first stage,
+    which has most of it, is named."""
     first = group[0]
     since = since_when(first) if first.kind == "persistent" else None
     less = np.zeros((len(work.rows), len(columns)))
     at = int(np.searchsorted(work.rows, first.row))
     for one in group:
         less[at] += _less_ns(one, since or 0, work)[columns]
-    cost = float(work.saved_alone(work.own.sum(2), less)[at])
+    cost = float(work.saved_alone(own, less)[at])
+    own -= less
     return Finding(
         "slower rank", (int(run.ranks[first.row]),), (), run.stages[first.stage], cost,
         cost / work.step_ns if work.step_ns else 0.0, cost,
