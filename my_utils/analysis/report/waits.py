@@ -48,13 +48,19 @@ class RunWaits:
 
 
 def waits_of(run: RunData, meetings: Meetings, warmup: int) -> RunWaits:
-    stages = meeting_stages(run, meetings)
-    groups = list(group_waits(run, stages))
+    """warmup: so many steps at the beginning are not on the critical path."""
+    groups = list(group_waits(run, meeting_stages(run, meetings)))
+    there = {run.stages[group.stage] for group in groups}
+    stages = [name for name in meeting_stages(run, meetings) if name in there]
     waited = np.zeros(run.step_ns.shape)
     for group in groups:
         waited[group.rows] += group.wait_ns()
     found = RunWaits(stages, [_meeting(group) for group in groups], waited, {})
-    _follow(run, meetings, groups, found, warmup)
+    for group in groups:
+        name = run.stages[group.stage]
+        shortest = float(group.shortest_ns()[warmup:].sum())
+        found.critical_ns[name] = max(found.critical_ns.get(name, 0.0), shortest)
+    _follow(run, meetings, found, warmup)
     return found
 
 
@@ -74,41 +80,55 @@ def _meeting(group: GroupWaits) -> Meeting:
     )  # fmt: skip
 
 
-def _follow(
-    run: RunData, meetings: Meetings, groups: Sequence[GroupWaits], found: RunWaits, warmup: int
-) -> None:
-    """Adds the lost stages and the critical path."""
-    ends = [run.stages.index(name) for name in found.stages]
-    places = places_in_step(run)
-    paths = {stage: _last_ranks(run, found.meetings, stage) for stage in ends}
-    for group in groups:
-        name = run.stages[group.stage]
-        shortest = float(group.shortest_ns()[warmup:].sum())
-        found.critical_ns[name] = max(found.critical_ns.get(name, 0.0), shortest)
-    slowest = int(np.nan_to_num(run.step_ns).sum(1).argmax())
+def _follow(run: RunData, meetings: Meetings, found: RunWaits, warmup: int) -> None:
+    """Adds the lost stages, and the critical path of those in which ranks work."""
+    segments = _Segments(run, found)
+    columns = np.arange(len(run.steps))
     for stage in working_stages(run, meetings):
         own = taken_ns(run, stage)
-        end = next((one for one in ends if places[one] > places[stage]), None)
-        is_tail = end is None
-        end = ends[0] if is_tail and ends else end
-        row = np.full(len(run.steps), slowest) if end is None else paths[end]
-        row = np.append(row[1:], row[-1:]) if is_tail else row
-        critical = np.nan_to_num(own[row, np.arange(len(row))])
+        critical = np.nan_to_num(own[segments.critical_rows(stage), columns])
         found.critical_ns[run.stages[stage]] = float(critical[warmup:].sum())
+        end, is_tail = segments.end_of(stage)
         excess = np.nan_to_num(over_peers(own, meetings))
         for one in found.meetings:
             if one.stage == end:
                 _find_loss(one, stage, excess, is_tail=is_tail)
 
 
-def _last_ranks(run: RunData, meetings: Sequence[Meeting], stage: int) -> Integers:
+class _Segments:
+    """At which meeting the segment of a stage ends."""
+
+    def __init__(self, run: RunData, found: RunWaits) -> None:
+        self._places = places_in_step(run)
+        self._ends = [run.stages.index(name) for name in found.stages]
+        self._rows = {end: _last_rows(found.meetings, end) for end in self._ends}
+        slowest = int(np.nan_to_num(run.step_ns).sum(1).argmax())
+        self._without = np.full(len(run.steps), slowest)
+
+    def end_of(self, stage: int) -> tuple[int | None, bool]:
+        """The number of the stage in which ranks meet, None where they do not; and whether it is
+        one of the next step."""
+        for end in self._ends:
+            if self._places[end] > self._places[stage]:
+                return end, False
+        return (self._ends[0], True) if self._ends else (None, False)
+
+    def critical_rows(self, stage: int) -> Integers:
+        """Of each step the rank on whose work the others waited; where ranks do not meet, the
+        slowest of the run."""
+        end, is_tail = self.end_of(stage)
+        rows = self._without if end is None else self._rows[end]
+        return np.append(rows[1:], rows[-1:]) if is_tail else rows
+
+
+def _last_rows(meetings: Sequence[Meeting], stage: int) -> Integers:
     """Of each step the row of the rank that most waited for in the next meeting in a stage."""
     several = [one for one in meetings if one.stage == stage]
     costs = np.stack([np.where(one.last == NOBODY, -1.0, one.cost_ns) for one in several])
     last = np.stack([one.last for one in several])[costs.argmax(0), np.arange(costs.shape[1])]
     known = np.flatnonzero(last != NOBODY)
     if not len(known):
-        return np.zeros(len(run.steps), np.int64)
+        return np.zeros(len(last), np.int64)
     following = np.minimum(np.searchsorted(known, np.arange(len(last))), len(known) - 1)
     rows: Integers = last[known[following]]
     return rows
@@ -123,7 +143,7 @@ def _find_loss(one: Meeting, stage: int, excess: Matrix, *, is_tail: bool) -> No
     if not len(there):
         return
     if len(there) < own.shape[1]:
-        own = np.add.reduceat(own, np.append(0, there[:-1] + 1), axis=1)
+        own = np.add.reduceat(own[:, : there[-1] + 1], np.append(0, there[:-1] + 1), axis=1)
     lost = np.zeros(len(one.last))
     lost[there] = own[one.last[there], np.arange(len(there))]
     more = lost > one.lost_ns

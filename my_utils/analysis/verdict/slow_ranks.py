@@ -99,10 +99,13 @@ def working_stages(run: RunData, meetings: Meetings) -> list[int]:
 
 
 def over_peers(own: Matrix, meetings: Meetings) -> Matrix:
-    """Rank × step less the median of the ranks that a rank is compared with in the same step."""
+    """Rank × step less the median of the ranks that a rank is compared with in the same step; of
+    two ranks, less the other."""
     excess = own.copy()
     for rows in meetings.groups:
         excess[rows] -= median(own[rows], 0)
+        if len(rows) == 2:  # it is half of what one has more than the other
+            excess[rows] *= 2
     return excess
 
 

@@ -136,3 +136,44 @@ def test_the_warm_up_is_that_of_the_verdict(seed: int, tmp_path: Path) -> None:
     report = analyze(run.write(tmp_path / "logs"))
     assert report.verdict is not None
     assert report.run["warmup"] == report.verdict.warmup == max(2 * seed, 1)
+
+
+def recorded_meetings(folder: Path, members: tuple[str, ...]) -> Path:
+    """Rank 1 takes 8 ms longer in `forward`; the ranks of a group leave `collective` together."""
+    for rank in range(RANKS):
+        csv = RankCsv(rank, RANKS)
+        csv.process()
+        csv.note("run", {"device": "cpu"})
+        mine = next(one for one in members if str(rank) in one)
+        csv.note("sync", {"stage": "collective", "members": mine, "kind": "collective"})
+        slow = 8 if rank == 1 else 0
+        end = 20 if "1" in mine else 12
+        for step in range(30):
+            csv.step(
+                step, step * STEP_MS, [("forward", 0, 10 + slow), ("collective", 10 + slow, end)]
+            )
+        csv.write(folder)
+    return folder
+
+
+@pytest.mark.parametrize("members, waiting", [(("0,1,2,3",), [0, 2, 3]), (("0,1", "2,3"), [0])])
+def test_ranks_wait_for_those_that_they_meet(
+    members: tuple[str, ...], waiting: list[int], tmp_path: Path
+) -> None:
+    report = analyze(recorded_meetings(tmp_path / "logs", members))
+    assert report.run["synchronising"] == ["collective"]
+    waited = report.ranks.set_index("rank")["waited_s"]
+    assert waited[waited > 1e-6].index.tolist() == waiting
+    assert waited[0] == pytest.approx(30 * 8e-3)
+    costly = report.waits[report.waits["cost_s"] > 1e-6]
+    assert set(costly["rank"]) == {1} and set(costly["stage"]) == {"forward"}
+    assert costly["lost_ms"].tolist() == pytest.approx([8.0] * 30)
+    assert len(report.waits) == 30 * len(members)
+
+
+def test_a_rank_alone_waits_for_nobody(tmp_path: Path) -> None:
+    """Though the run says with whom it met."""
+    logs = recorded_meetings(tmp_path / "logs", ("0,1,2,3",))
+    report = analyze(logs, ranks=[2])
+    assert (report.run["waited_s"], report.run["synchronising"]) == (0.0, [])
+    assert report.waits.empty and report.stages["critical_share"].sum() == pytest.approx(1)
