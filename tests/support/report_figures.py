@@ -93,6 +93,7 @@ def _of_stragglers(data: dict[str, Any], verdict: dict[str, Any]) -> Iterator[st
         if data["run"]["synchronising"] and one["cost_s"] > data["run"]["waited_s"] + 1e-6:
             yield f"{name}: cost {one['cost_s']} s of {data['run']['waited_s']} s that ranks waited"
     listed = {(one["rank"], one["stage"]) for one in data["stragglers"]}
+    listed |= {(rank, "") for rank, _ in listed}
     for one in findings:
         is_one = len(one["ranks"]) < data["run"]["ranks"] and (
             one["kind"] in ("straggler", "slower rank")

@@ -58,12 +58,15 @@ class Straggler:
 
 
 def stragglers_of(run: RunData, verdict: Verdict, waits: RunWaits) -> list[Straggler]:
-    """The most expensive first. A rank is in it once for each finding that names it."""
+    """The most expensive first. A rank is in it once for each finding that names it; one without a
+    stage does not count where another one has the rank's stage."""
+    findings = list(_about_slow_ranks(verdict))
+    with_stage = {rank for one in findings if one.stage is not None for rank in one.ranks}
     named = [
         _straggler(run, verdict, waits, one, int(np.searchsorted(run.ranks, rank)))
-        for one in _about_slow_ranks(verdict)
+        for one in findings
         for rank in one.ranks
-        if rank in run.ranks
+        if rank in run.ranks and (one.stage is not None or rank not in with_stage)
     ]
     return sorted(named, key=lambda one: (-one.cost_s, one.rank))
 

@@ -25,6 +25,8 @@ def slower_ranks(
     """One of each rank that is always slow, and one of each that is at times. left: of each group
     of ranks, what is left of their own work, rank × judged step; what is found is taken off.
     columns: the judged steps. costly: what was found before; the same of a rank is not said twice.
+    Of a rank that is named there without a stage it is said where, and the saving is a part of that
+    finding's.
     """
     if not len(columns):
         return []
@@ -38,7 +40,13 @@ def slower_ranks(
     group_of = {row: group for group in left for row in group[0].rows.tolist()}
     several = [sorted(one, key=lambda each: -_whole_ns(each)) for one in slow.values()]
     several.sort(key=lambda one: -_whole_ns(one[0]))
-    return [_finding(run, *group_of[one[0].row], one, columns) for one in several]
+    without_stage = {rank for one in costly if one.stage is None for rank in one.ranks}
+    found = []
+    for one in several:
+        work, own = group_of[one[0].row]
+        is_part = int(run.ranks[one[0].row]) in without_stage
+        found.append(_finding(run, work, work.own.sum(2) if is_part else own, one, columns))
+    return found
 
 
 def _whole_ns(one: SlowRank) -> float:
@@ -46,11 +54,10 @@ def _whole_ns(one: SlowRank) -> float:
 
 
 def _names(other: Finding, one: SlowRank, run: RunData) -> bool:
-    """Whether a finding names the rank, and the stage or none."""
+    """Whether a finding names the rank and the stage."""
     if int(run.ranks[one.row]) not in other.ranks or len(other.ranks) == len(run.ranks):
         return False
-    name = run.stages[one.stage]
-    return other.stage is None or f"{name}{SEPARATOR}".startswith(f"{other.stage}{SEPARATOR}")
+    return f"{run.stages[one.stage]}{SEPARATOR}".startswith(f"{other.stage}{SEPARATOR}")
 
 
 def _finding(

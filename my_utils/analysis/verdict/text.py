@@ -27,6 +27,7 @@ FOOT = 2  # lines at the end: what was judged
 LINES_MAX = 12
 LEAST_WIDTH, MOST_WIDTH = 60, 120
 ALSO_MAX = 3
+SLOWER_MAX = 2
 RANGES_SHOWN = 8
 NOTES_SHOWN = 2
 GAP = "  ·  "
@@ -171,7 +172,8 @@ def _judged(verdict: Verdict, width: int) -> Iterator[str]:
     if len(others) > ALSO_MAX:
         yield f"and {len(others) - ALSO_MAX} more, see --json"
     known = [one for one in verdict.findings if not is_costly(one.kind)]
-    yield from (f"  {_also(one, verdict)}" for one in known[:1])
+    slower = [one for one in known[1:] if one.kind == "slower rank"]
+    yield from (f"  {_also(one, verdict)}" for one in [*known[:1], *slower[:SLOWER_MAX]])
 
 
 def _head(text: str, verdict: Verdict) -> str:

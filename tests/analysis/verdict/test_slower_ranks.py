@@ -61,6 +61,23 @@ def test_a_loss_is_not_said_twice() -> None:
     assert slower(verdict) == []
 
 
+def test_a_finding_without_a_stage_is_told_where() -> None:
+    """Two ranks have hiccups, each in another stage: together they are a loss in no stage."""
+    run = ArrayRun(ranks=8, steps=120)
+    run.more("forward", 90, rank=2, steps=slice(10, 120, 11))
+    run.more("input", 90, rank=5, steps=slice(13, 120, 11))
+    verdict = judge(run.data(sync_points=MEETS))
+    (loss,) = verdict.costly
+    assert (loss.kind, loss.ranks, loss.stage) == ("host hiccups", (2, 5), None)
+    assert {(one.ranks, one.stage) for one in slower(verdict)} == {
+        ((2,), "forward"),
+        ((5,), "input"),
+    }
+    assert sum(one.saves_ns_a_step for one in slower(verdict)) <= 1.05 * loss.saves_ns_a_step
+    text = "\n".join(verdict.lines())
+    assert "rank 2 takes " in text and "rank 5 takes " in text
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_few_ranks_have_no_exception(ranks: int) -> None:
     run = ArrayRun(ranks=ranks, steps=100).more("forward", 1.0, rank=1)
