@@ -90,17 +90,17 @@ class Report:
     run: ranks, steps, first_step, last_step, warmup (steps at the beginning that were left out of
         comparisons), step_ms (the median of all ranks and steps), duration_s, synchronising (the
         stages in which ranks wait for one another), waited_s (of all ranks together), not_judged
-        (why ranks are not compared, such as "fewer than 4 ranks"; None where they
+        (why ranks that cost little are not tested, such as "fewer than 4 ranks"; None where they
         are).
-    stragglers: the ranks that are slow, the most expensive first; empty where ranks are not judged.
+    stragglers: the ranks that the verdict names as slow, the most expensive first.
     stages: a row a stage; its columns are those of `my_utils.analysis.report.tables.stage_table`.
     stages_by_rank: rank, stage, count, total_s, self_s, mean_ms.
     steps: a row a step: step, median_ms; busy_ms (the median without the stages in which ranks
         wait), and of the same times busy_low_ms and busy_high_ms (10 % and 90 % of the ranks),
         busy_max_ms and busiest_rank; where ranks wait for one another also rank (that they waited
         for), stage (in which it lost the time), lost_ms and cost_s (of all ranks together).
-    waits: a row a step and synchronising stage: step, sync, rank, late_ms (after the last rank but
-        one), cost_s, stage, lost_ms.
+    waits: a row a step, synchronising stage and group of ranks that meet in it: step, sync, rank,
+        late_ms (after the last rank but one), cost_s, stage, lost_ms.
     ranks: a row a rank: rank, host, its parallel groups, step_ms, waited_s (for others), cost_s
         (that the others waited for it), last_step, rows, bad_rows, dropped, open, attempts,
         clock_error_s.
@@ -111,8 +111,7 @@ class Report:
     problems: what is wrong with the files, in sentences.
     heat: the excess of a stage over the median as a matrix of ranks and steps, for the plot.
     verdict: what bounds the run, as `my_utils why` says it; the page and the command begin with it.
-        It has its own rules (docs/runs/verdict.md): two ranks are enough for it, and what it names
-        need not be among the stragglers, which pass a statistical test.
+        The tables have its figures (docs/runs/verdict.md), and for waits those of the ledger.
     source: what it was read from.
 
     Written by `to_json`, `save_csv`, `save_html` and `save_figures`.
@@ -249,15 +248,15 @@ def analyze(
     Needs pandas.
 
     Args:
-        paths: log directories, CSVs, journals or globs of them; one or several. Times are taken
-            from the files, where `my_utils.clockSyncUtils` may have aligned them; offsets of clocks
-            that are left show in the ends of a synchronising stage and are subtracted.
+        paths: log directories, CSVs, journals or globs of them; one or several. Ranks are compared
+            by durations, so that their clocks need not agree.
         ranks: only these; all by default.
         steps: only these, a half-open range (10, 20); all by default.
         engine: "local" reads here, "ray" on the cluster that the process is connected to or that
             RAY_ADDRESS names. The cluster must see the same paths; the results are equal.
         sync: a regular expression that is searched for in the paths of stages ("iter/all_reduce"):
-            in those it finds ranks wait for one another. Without it they are inferred.
+            in those it finds ranks wait for one another. Without it they are those that the run
+            recorded, or else those that the verdict infers.
         warmup: how many steps at the beginning are left out of comparisons; by default the first
             and those after it that clearly take longer than the rest, as in the verdict.
         memory_limit: how much of the stages' times stays in memory, such as "256MB"; what exceeds
@@ -311,10 +310,10 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
             run, verdict = judged_of(source, ranks, problems)
         except NothingToJudge as error:
             raise ReportError(str(error)) from error
-        problems += problems_of_report(run, ranks, options.ranks)
+        problems = [*problems, *problems_of_report(run, ranks, options.ranks), *run.problems]
         report = _report(cells, ranks, run, verdict)
     report.overlap = overlap_of(options.torch_traces)
-    report.problems, report.source = problems, source
+    report.problems, report.source = list(dict.fromkeys(problems)), source
     return report
 
 

@@ -13,7 +13,8 @@ class RunFigures(TypedDict):
     """What is said of the whole run.
 
     warmup: steps at the beginning that were left out of comparisons.
-    not_judged: why ranks are not compared, such as "fewer than 4 ranks"; null where they are.
+    not_judged: why ranks that cost little are not tested, such as "fewer than 4 ranks"; null where
+        they are.
     step_ms: the median of all ranks and steps.
     synchronising: the stages in which ranks wait for one another.
     waited_s: of all ranks together.
@@ -170,7 +171,7 @@ class OverlapData(TypedDict):
 class ReportData(TypedDict):
     """All figures of a report. Times are seconds (`_s`) or milliseconds (`_ms`).
 
-    stragglers: the ranks that are slow, the most expensive first; empty where ranks are not judged.
+    stragglers: the ranks that the verdict names as slow, the most expensive first.
     changes: stages that took more or less time from a step on.
     groups: of each parallel group that the labels of the ranks name.
     overlap: of the traces of torch's profiler that were given.

@@ -20,6 +20,11 @@ from ..verdict.result import Finding, Verdict
 from ..verdict.run_data import Matrix, RunData
 from .waits import RunWaits
 
+_OF_SLOW_RANKS = {"others_ns", "hiccups", "last_rank", "slower"}  # of details: by the rules
+_SLOW_CLAIMS = (
+    "slow rank", "slow host", "slow stage", "steps that stick out", "input", "checkpoint", "eval",
+)  # fmt: skip
+
 
 @public("my_utils.analysis.report")
 @dataclass
@@ -75,9 +80,10 @@ def _about_slow_ranks(verdict: Verdict) -> Iterator[Finding]:
     """Findings that name ranks because they take longer than others."""
     for one in verdict.findings:
         some = 0 < len(one.ranks) < max(verdict.judged_ranks, 2)
-        compared = {"others_ns", "hiccups", "last_rank", "slower"} & one.detail.keys()
+        compared = bool(_OF_SLOW_RANKS & one.detail.keys())
         is_slow = is_costly(one.kind) or one.kind == "slower rank"
-        if some and is_slow and (compared or hasattr(one, "claim")):
+        by_replay = getattr(one, "claim", "") in _SLOW_CLAIMS
+        if some and is_slow and (compared or by_replay):
             yield one
 
 
@@ -120,17 +126,15 @@ def _slower(one: Finding) -> float:
 
 def _waits_for(run: RunData, waits: RunWaits, row: int, stages: Sequence[str]) -> Matrix:
     """Of each step, what the others waited for a rank that lost the time in these stages, or in any
-    if none is given; ns."""
+    if none of them is a stage of the run; ns."""
     wanted = tuple(f"{stage}{SEPARATOR}" for stage in stages)
     numbers = [
-        number
-        for number, name in enumerate(run.stages)
-        if not stages or f"{name}{SEPARATOR}".startswith(wanted)
+        number for number, name in enumerate(run.stages) if f"{name}{SEPARATOR}".startswith(wanted)
     ]
     costs = np.zeros(len(run.steps))
     for meeting in waits.meetings:
         blamed = meeting.last == row
-        if stages:
+        if numbers:
             blamed &= np.isin(meeting.lost_stage, numbers)
         costs[blamed] += meeting.cost_ns[blamed]
     return costs
