@@ -37,15 +37,15 @@ def slower_ranks(
             slow.setdefault((one.row, one.kind), []).append(one)
         elif len(known.ranks) == 1:
             known.detail = {**_scores(run, [one]), **known.detail}
-    group_of = {row: group for group in left for row in group[0].rows.tolist()}
+    group_of = {row: (work, own) for work, own in left for row in work.rows.tolist()}
     several = [sorted(one, key=lambda each: -_whole_ns(each)) for one in slow.values()]
     several.sort(key=lambda one: -_whole_ns(one[0]))
     without_stage = {rank for one in costly if one.stage is None for rank in one.ranks}
     found = []
-    for one in several:
-        work, own = group_of[one[0].row]
-        is_part = int(run.ranks[one[0].row]) in without_stage
-        found.append(_finding(run, work, work.own.sum(2) if is_part else own, one, columns))
+    for group in several:
+        work, own = group_of[group[0].row]
+        is_part = int(run.ranks[group[0].row]) in without_stage
+        found.append(_finding(run, work, work.own.sum(2) if is_part else own, group, columns))
     return found
 
 
