@@ -217,6 +217,8 @@ def _kind_of(path: str) -> str:
             return "table" if has_operations(path) else ""
         except (OSError, ValueError):
             return ""
+        except ImportError:
+            return "table"  # its reader says what has to be installed
     if path.endswith(TRACES):
         return "traces"
     return "nsys" if path.endswith(NSYS) else ""

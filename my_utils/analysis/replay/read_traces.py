@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -34,7 +34,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
     shares: list[float] = []
     loads_here = False
     ungrouped = calls = 0
-    for path, trace in zip(paths, _read_all(paths), strict=True):
+    for path, trace in zip(paths, _read_alike(paths), strict=True):
         if isinstance(trace, str):
             unread.append(trace)
             continue
@@ -77,21 +77,36 @@ def read_traces(paths: Sequence[str]) -> Operations:
     )  # fmt: skip
 
 
-def _read_all(paths: Sequence[str]) -> Iterator[TraceRows | str]:
-    """In the order of the paths; large ones side by side, each in a process with limits."""
+def _read_alike(paths: Sequence[str]) -> list[TraceRows | str]:
+    """In the order of the paths. What is left out of one as saying no more than the step is left
+    out of all: on a rank that is slow there it may be nearly the whole step."""
+    traces = _read_all(paths, None)
+    frames = [one.frames for one in traces if isinstance(one, TraceRows)]
+    of_all = frozenset.intersection(*frames) if frames else frozenset()
+    others = [
+        place for place, one in enumerate(traces)
+        if isinstance(one, TraceRows) and one.frames != of_all
+    ]  # fmt: skip
+    again = _read_all([paths[place] for place in others], sorted(of_all))
+    for place, trace in zip(others, again, strict=True):
+        traces[place] = trace
+    return traces
+
+
+def _read_all(paths: Sequence[str], frames: list[str] | None) -> list[TraceRows | str]:
+    """Large ones side by side, each in a process with limits."""
     count = min(len(paths), len(os.sched_getaffinity(0)), POOL_MAX)
     if not count or sum(map(unpacked_bytes, paths)) < POOL_ABOVE:
-        yield from map(read_trace, paths)
-        return
+        return [read_trace(frames, path) for path in paths]
 
     def read(path: str) -> TraceRows | str:
         try:
-            return cast("TraceRows | str", readers.read(path))
+            return cast("TraceRows | str", readers.read(path, frames))
         except ReaderError as error:
             return f"{path}: {error}"
 
     with ThreadPoolExecutor(count) as pool, Readers(read_trace, count, bounded=True) as readers:
-        yield from pool.map(read, paths)
+        return list(pool.map(read, paths))
 
 
 def _renumbered(numbers: Ints, words: Sequence[str], all_words: Words) -> Ints:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from .graph import Graph
-from .operations import Floats, numbers_of, occurrence_of
+from .operations import Flags, Floats, Ints, numbers_of, occurrence_of
 from .peers import Groups
+
+ALIKE = 0.5  # of the names of two ranks, that they share
+ALL = slice(None)
 
 
 class Links:
@@ -49,7 +52,8 @@ class Links:
 class Roles:
     """Who is compared with whom: the ranks of a role do the same work, each on its share.
 
-    A role is a pipeline stage where stages are known, else those with the same operations.
+    A role is a pipeline stage where stages are known, else those that meet in the same operations
+    and have most of all others in common: one rank of them may write logs or evaluate.
     """
 
     def __init__(self, graph: Graph, stages: dict[int, int], hosts: dict[int, str]) -> None:
@@ -61,11 +65,8 @@ class Roles:
         if self.are_stages:
             self.names, self.role_of_rank = np.unique(known, return_inverse=True)
         else:
-            marks = np.random.default_rng(2).random(len(graph.names))
-            seen, _ = numbers_of(self.rank_index, graph.name)
-            once = np.unique(seen, return_index=True)[1]
-            mark = np.bincount(self.rank_index[once], marks[graph.name[once]], len(self.ranks))
-            self.names, self.role_of_rank = np.unique(mark.round(9), return_inverse=True)
+            self.role_of_rank = _alike(self._has(graph.name), self._has(graph.name, graph.meets))
+            self.names = np.unique(self.role_of_rank)
         self.place_of_rank = occurrence_of(self.role_of_rank)
         self.role = self.role_of_rank.astype(np.int32)[self.rank_index]
         self.host_of_rank = [hosts.get(int(rank), "") for rank in self.ranks]
@@ -76,8 +77,42 @@ class Roles:
         self.keys = Groups(graph.key, graph.keys)
         self.links = Links(graph) if len(graph.meeting_name) else None
 
+    def _has(self, name: Ints, rows: Flags | slice = ALL) -> Flags:
+        """Ranks × names: whether a rank has that name in one of these rows."""
+        found = np.zeros((len(self.ranks), int(name.max(initial=0)) + 1), np.bool_)
+        found[self.rank_index[rows], name[rows]] = True
+        return found
+
     def alone_on(self, members: list[int]) -> bool:
         """Whether a role is there as a whole, so that its ranks have no peers elsewhere."""
         sizes = np.bincount(self.role_of_rank)
         there = np.bincount(self.role_of_rank[members], minlength=len(sizes))
         return bool((there[there > 0] == sizes[there > 0]).any())
+
+
+def _alike(names: Flags, meets: Flags) -> Ints:
+    """A number for each rank, the same where the names are alike. names: ranks × names; meets:
+    those at which ranks meet.
+
+    >>> names = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 1]], np.bool_)
+    >>> _alike(names, names[:, :1]).tolist(), _alike(names[[0, 1]], names[[0, 1], :1]).tolist()
+    ([1, 1, 0], [0, 0])
+    """
+    kinds, kind = np.unique(names, axis=0, return_inverse=True)
+    first = np.unique(kind, return_index=True)[1]
+    size = np.bincount(kind.ravel())
+    roles: list[int] = []
+    role = np.zeros(len(kinds), np.int64)
+    for one in np.argsort(-size, kind="stable").tolist():
+        for number, other in enumerate(roles):
+            shared = (kinds[one] & kinds[other]).sum()
+            if (meets[first[one]] == meets[first[other]]).all() and shared > ALIKE * (
+                kinds[one] | kinds[other]
+            ).sum():
+                role[one] = number
+                break
+        else:
+            role[one] = len(roles)
+            roles.append(one)
+    found: Ints = role[kind.ravel()]
+    return found

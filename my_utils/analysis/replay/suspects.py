@@ -28,7 +28,8 @@ SET_MAX = 8  # ranks that are named one by one
 SET_SHARE = 0.3  # of the excess of the first rank: so much a further one of a set has
 STICKS_OUT = 6.0  # times the scatter
 STICKS_OUT_SHARE = 0.05  # of a step
-SELDOM = 0.34  # of the steps: what is longer in more of them does not stick out
+SELDOM = 0.34  # of the steps: what is longer in more of them does not stick out, but is a level
+LEVEL_MIN = 2  # steps of the lower one of two levels
 CHANCE = 5e-3  # of seeing a change where there is none
 MONOTONE = 0.7  # how closely a trend follows the number of the step
 IN_COMMON = 0.6  # of the variance of micro-batches: so much is the same on all their stages
@@ -268,12 +269,18 @@ class Bench:
 
     def _hiccups(self) -> Iterator[Suspect]:
         """Steps in which one rank is longer than usually, or all are."""
-        graph, roles = self.graph, self.roles
+        roles = self.roles
         usual = self.apart - np.median(self.apart, axis=1, keepdims=True)
         sigma = MAD_TO_SIGMA * np.median(np.abs(usual), axis=1, keepdims=True)
-        step = float(np.median(graph.step_ns))
-        out = usual > np.maximum(STICKS_OUT * sigma, STICKS_OUT_SHARE * step)
+        least = STICKS_OUT_SHARE * float(np.median(self.graph.step_ns))
+        out = usual > np.maximum(STICKS_OUT * sigma, least)
         out &= (out.mean(axis=1) <= SELDOM)[:, None]
+        levels = np.zeros_like(out)
+        for member in np.flatnonzero(~out.any(axis=1) & ~self._lasts()).tolist():
+            levels[member] = _of_two_levels(self.apart[member], least)
+        if levels.any(axis=0).mean() <= 1 - MOST:  # else it moves from rank to rank
+            out |= levels
+            usual = np.where(levels, self.apart, usual)
         for member in np.flatnonzero(out.any(axis=1)).tolist():
             out[member] &= not _is_block(np.flatnonzero(out[member]))
         rest = (self.own - self.lasting_own, self.gap - self.lasting_gap)
@@ -387,8 +394,10 @@ class Bench:
 
     def _only_noise(self, lasting: Weights) -> tuple[Weights, Cut]:
         """Noise is uneven, too: what spreading it would save is known from the same times, without
-        what is common to a rank in a step, and those of each operation moved on by as many steps as
-        chance has it."""
+        those that are no noise, without what is common to a rank in a step, and those of each
+        operation moved on by as many steps as chance has it."""
+        lowered = self.roles.keys.lowered
+        lasting = Weights(lowered(lasting.own), lowered(lasting.gap), lasting.transfer)
         work = self._work_of_cells(lasting)
         level = (work.mean(axis=1, keepdims=True) / np.maximum(work, 1.0)).ravel()[self.cells]
         moved = self.roles.keys.turned(np.random.default_rng(3))
@@ -419,6 +428,26 @@ def _follows(values: Floats) -> float:
     """How closely the order of the values is that of their places, from -1 to 1."""
     places = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     return float(np.corrcoef(places, np.arange(len(values)))[0, 1])
+
+
+def _of_two_levels(values: Floats, least: float) -> Flags:
+    """Those of the upper one of two levels that both are frequent and that nothing is between.
+    least: how far it is at least above the other one, and above nothing.
+
+    >>> _of_two_levels(np.array([1.0, 61, 2, 60, 1, 59, 2, 62, 1, 60]), 5.0).tolist()
+    [False, True, False, True, False, True, False, True, False, True]
+    >>> _of_two_levels(np.arange(10.0), 2.0).any()
+    np.False_
+    """
+    ordered = np.sort(values)
+    fewest, most = int(np.ceil(MOST * len(values))), int((1 - SELDOM) * len(values))
+    if fewest < LEVEL_MIN:
+        return np.zeros(len(values), np.bool_)
+    calm = fewest + int(np.argmax(np.diff(ordered[fewest - 1 : most + 1])))
+    middle = float(np.median(ordered[:calm]))
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(ordered[:calm] - middle)))
+    limit = max(middle + max(STICKS_OUT * sigma, least), least)
+    return values >= ordered[calm] if ordered[calm] > limit else np.zeros(len(values), np.bool_)
 
 
 def _is_block(steps: Ints) -> bool:

@@ -14,6 +14,7 @@ import functools
 import operator
 import re
 from array import array
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -70,6 +71,7 @@ class TraceRows:
     loads_here: batches are loaded in the training process.
     ungrouped: collectives that name no group. left_out: events that are not slices.
     marked_ns: when each step begins and ends.
+    frames: names of the host that say no more than the step itself, and were left out.
     """
 
     rows: dict[str, Ints]
@@ -83,12 +85,13 @@ class TraceRows:
     ungrouped: int
     left_out: int
     marked_ns: dict[int, tuple[int, int]]
+    frames: frozenset[str]
 
 
-def read_trace(path: str) -> TraceRows | str:
-    """What is in a file, or why nothing is."""
+def read_trace(frames: Sequence[str] | None, path: str) -> TraceRows | str:
+    """What is in a file, or why nothing is. frames: as in `TraceRows`, where they are known."""
     try:
-        trace = _Trace(path)
+        trace = _Trace(path, None if frames is None else frozenset(frames))
     except TraceFileError as error:
         return str(error)
     except OSError as error:
@@ -100,7 +103,7 @@ def read_trace(path: str) -> TraceRows | str:
     return TraceRows(
         rows, list(trace.names), list(trace.groups), trace.rank, trace.host_name,
         trace.idle_share, trace.idle, trace.loads_here, trace.ungrouped, trace.left_out,
-        trace.marked_ns,
+        trace.marked_ns, trace.frames or frozenset(),
     )  # fmt: skip
 
 
@@ -108,8 +111,9 @@ class _Trace:
     """One file: slices of the host and of the device, as columns lane, name, begin, end, group,
     side, peer and correlation; the steps; and when kernels were launched."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, frames: frozenset[str] | None) -> None:
         self.names, self.groups = Words(), Words()
+        self.frames = frames
         self.host: list[array[int]] = [array("q") for _ in range(8)]
         self.device: list[array[int]] = [array("q") for _ in range(8)]
         self.steps: dict[int, tuple[int, int]] = {}
@@ -222,8 +226,9 @@ class _Trace:
         """The outermost ones of these slices, as `rows` needs them."""
         lane, name, begin, end, *_ = threads
         waiting = [number for word, number in self.names.items() if word in WAITS]
-        is_frame = self._is_frame(lane, begin, end) & (lane != COLLECTIVES)
-        kept = ~is_frame | self._is_input(name)
+        if self.frames is None:
+            self.frames = self._frames(lane, name, begin, end)
+        kept = ~self._are(name, self.frames) | (lane == COLLECTIVES)
         lane, name, begin, end, group, side, peer = (one[kept] for one in threads)
         lanes, begins, ends = _waits_inside(lane, begin, end)
         waits = np.r_[np.isin(name, waiting), np.ones(len(lanes), np.bool_)]
@@ -233,17 +238,21 @@ class _Trace:
         return lane[which], name[which], begin, end, group[which], side[which], peer[which], begin
 
     def _is_input(self, name: Ints) -> Flags:
-        inputs = [at for word, at in self.names.items() if kind_of_stage(word) == INPUT]
-        return np.isin(name, inputs)
+        return self._are(name, {word for word in self.names if kind_of_stage(word) == INPUT})
 
-    def _is_frame(self, lane: Ints, begin: Ints, end: Ints) -> Flags:
-        """Which slices are as long as most of a step and have others in them: an annotation around
-        the body of the loop says no more than the step itself."""
+    def _are(self, name: Ints, words: Collection[str]) -> Flags:
+        return np.isin(name, [at for word, at in self.names.items() if word in words])
+
+    def _frames(self, lane: Ints, name: Ints, begin: Ints, end: Ints) -> frozenset[str]:
+        """The names of slices that are, usually, as long as most of a step and have others in
+        them: an annotation around the body of the loop says no more than the step itself."""
         windows = np.array(sorted(self.steps.values())).reshape(-1, 2)
         at = np.maximum(np.searchsorted(windows[:, 0], begin, "right") - 1, 0)
-        is_frame = end - begin > FRAME_LEAST * (windows[at, 1] - windows[at, 0])
-        frames: Flags = is_frame & _has_others(lane, begin, end)
-        return frames
+        fills = end - begin > FRAME_LEAST * (windows[at, 1] - windows[at, 0])
+        fills &= _has_others(lane, begin, end) & (lane != COLLECTIVES) & ~self._is_input(name)
+        often = np.bincount(name[fills], minlength=len(self.names))
+        is_frame = 2 * often > np.bincount(name, minlength=len(self.names))
+        return frozenset(word for word, at in self.names.items() if is_frame[at])
 
     def _of_device(self, threads: list[Ints]) -> tuple[Ints, ...]:
         """What the device did, launched in its step, and the batches that it waited for."""
@@ -252,6 +261,7 @@ class _Trace:
         )
         launch = self._launches(lane, begin, correlation)
         idle, host = Idle(begin, end), self._of_host(threads)
+        self.frames = None  # what the device did is the same without them
         self.idle_share = idle.share
         waited = np.bincount(host[1], idle.within(*host[2:4]), len(self.names)) / idle.span_ns
         self.idle = {word: waited[at] for word, at in self.names.items() if waited[at]}

@@ -96,11 +96,12 @@ def _scatter(own: Matrix, excess: Matrix) -> float:
 def _ranks_that_stand_out(
     costs: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64], step_ns: float
 ) -> list[int]:
-    """Those whose hiccups cost so much that the others' are no excuse; [] if none does."""
+    """Those whose hiccups cost so much that the others' are no excuse, and about as much each; []
+    if none does."""
     order = np.argsort(-costs)
     named: list[int] = []
     for row in order.tolist():
-        if costs[row] < LOW_SHARE * step_ns:
+        if costs[row] < max(LOW_SHARE * step_ns, float(costs[order[0]]) / STANDS_OUT):
             break
         rest = np.delete(sizes, [*named, row])
         if len(rest) and sizes[row] < STANDS_OUT * max(float(np.median(rest)), 1.0):

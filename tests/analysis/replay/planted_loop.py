@@ -1,17 +1,18 @@
-"""A training under DDP on two ranks, one of which pauses at a place in each step, or in some.
+"""Trainings under DDP on two ranks, one of which pauses at a place in each step, or in some.
 
-torchrun planted_loop.py PLACE MS RANK EVERY HOW
+torchrun planted_loop.py HOW CASES
 
-Each rank writes into `truth` what it measured with its own clock: for each of the steps that count
-how long it took, and paused. HOW: "traced", torch.profiler writes a trace of these steps of each
-rank into `traces`; or "plain".
+CASES: a list in JSON of (place, length of a pause in ms, rank, steps from one pause to the next);
+instead of a rank "turns", where the two take turns. HOW: "traced", torch.profiler writes a trace of
+the steps that count of each rank into NUMBER/traces; or "plain". Each rank writes into NUMBER/truth
+what it measured with its own clock: for each of these steps how long it took, and paused.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -27,21 +28,27 @@ from torch.utils.data import DataLoader, Dataset
 WAIT, WARMUP, ACTIVE = 6, 2, 26
 STEPS = WAIT + WARMUP + ACTIVE + 1
 USUAL_S = 0.004
+CHECKPOINT_EVERY = 5
 
 
 class Plant:
-    """Pauses where it is asked from, if that is its place and it is its step's turn."""
+    """Pauses where it is asked from, if that is its place and the step is one of its."""
 
-    def __init__(self, place: str, pause_s: float, every: int) -> None:
-        self.place, self.pause_s, self.every = place, pause_s, every
+    def __init__(self, place: str, pause_s: float, steps: range) -> None:
+        self.place, self.pause_s, self.steps = place, pause_s, steps
         self.step = 0
         self.paused_s = [0.0] * (STEPS + 1)
 
     def __call__(self, place: str) -> None:
-        if place == self.place and self.step % self.every == 0 and self.pause_s:
+        if place == self.place and self.step in self.steps:
             began = time.perf_counter()
             time.sleep(self.pause_s)
             self.paused_s[self.step] += time.perf_counter() - began
+
+    def __reduce__(self) -> tuple[type[int], tuple[()]]:
+        """In a checkpoint: it takes as long to write."""
+        self("in a checkpoint")
+        return int, ()
 
 
 class Rows(Dataset[torch.Tensor]):
@@ -91,8 +98,19 @@ def batches(plant: Plant) -> Iterator[torch.Tensor]:
     loader = iter(DataLoader(Rows(plant), batch_size=1))
     for step in range(STEPS):
         plant.step = step
+        if step == 0:
+            plant("before the first step")
         plant("before the batch")
         yield next(loader)
+
+
+def accumulate(model: DistributedDataParallel, batch: torch.Tensor, plant: Plant) -> None:
+    """Gradients of two more batches, which are not reduced yet."""
+    for place in ("before accumulation", "in accumulation"):
+        with model.no_sync():
+            out = model(batch)
+            plant(place)
+            out.square().mean().backward()
 
 
 def train(plant: Plant, profiler: profile | None) -> list[float]:
@@ -111,6 +129,8 @@ def train(plant: Plant, profiler: profile | None) -> list[float]:
         plant("after the batch")
         plant("before zero_grad")
         optimizer.zero_grad()
+        if plant.place == "in accumulation":
+            accumulate(model, batch, plant)
         out = model(batch)
         plant("after forward")
         loss = loss_of(out, target)
@@ -128,6 +148,8 @@ def train(plant: Plant, profiler: profile | None) -> list[float]:
             with torch.no_grad():
                 plant("in an evaluation")
                 net(batch)
+        if plant.place == "in a checkpoint" and plant.step % CHECKPOINT_EVERY == 0:
+            torch.save([net.state_dict(), plant], io.BytesIO())
         plant("at the end")
         if profiler is not None:
             profiler.step()
@@ -135,28 +157,40 @@ def train(plant: Plant, profiler: profile | None) -> list[float]:
     return [after - before for before, after in itertools.pairwise(moments)]
 
 
-def main(place: str, pause_ms: float, slow: int, every: int, how: str) -> None:
-    dist.init_process_group("gloo")
-    torch.set_num_threads(1)
+def run(case: tuple[str, float, int | str, int], how: str, folder: Path) -> None:
+    place, pause_ms, slow, every = case
     torch.manual_seed(0)
     rank = dist.get_rank()
-    plant = Plant(place, pause_ms * 1e-3 if rank == slow else 0.0, every)
-    os.makedirs("truth", exist_ok=True)
+    steps = range(0, STEPS, every)
+    if slow == "turns":
+        steps = steps[rank::2]
+    elif rank != slow or not pause_ms:
+        steps = range(0)
+    plant = Plant(place, pause_ms * 1e-3, steps)
+    (folder / "truth").mkdir(parents=True, exist_ok=True)
     if how == "traced":
-        os.makedirs("traces", exist_ok=True)
+        trace = folder / "traces" / f"rank{rank}.json"
+        trace.parent.mkdir(exist_ok=True)
         with profile(
             activities=[ProfilerActivity.CPU],
             schedule=schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1),
-            on_trace_ready=lambda done: done.export_chrome_trace(f"traces/rank{rank}.json"),
+            on_trace_ready=lambda done: done.export_chrome_trace(str(trace)),
         ) as profiler:
             took_s = train(plant, profiler)
     else:
         took_s = train(plant, None)
     rows = list(zip(took_s, plant.paused_s, strict=False))[WAIT + WARMUP : WAIT + WARMUP + ACTIVE]
-    Path(f"truth/rank{rank}.json").write_text(json.dumps(rows))
+    (folder / "truth" / f"rank{rank}.json").write_text(json.dumps(rows))
     dist.barrier()
+
+
+def main(how: str, cases: str) -> None:
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    for number, case in enumerate(json.loads(cases)):
+        run(case, how, Path(str(number)))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    main(sys.argv[1], sys.argv[2])

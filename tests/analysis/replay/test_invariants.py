@@ -86,6 +86,21 @@ def test_a_rank_that_is_copied_changes_nothing(planted: tuple[str, str]) -> None
     assert share2 == pytest.approx(share, abs=0.01)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_also_writes_logs_is_compared_with_the_others(rank: int) -> None:
+    operations = operations_of(case_of("ddp", "slow rank", 0.3, 2, 40, seed=3).program)
+    wanted = summary(judge_operations(operations))
+    inputs = (operations.rank == rank) & (operations.name == operations.names.index("input"))
+    rows = np.flatnonzero(inputs)
+    both = operations.kept(np.r_[np.arange(len(operations)), rows])
+    both.names = (*operations.names, "log")
+    both.name[len(operations) :] = len(operations.names)
+    both.begin_ns[len(operations) :] = both.end_ns[len(operations) :]
+    ((claim, ranks, share),) = summary(judge_operations(both))
+    assert (claim, ranks) == wanted[0][:2]
+    assert share == pytest.approx(wanted[0][2], abs=0.01)
+
+
 def test_stages_of_other_ranks_say_nothing() -> None:
     operations, _ = run_of("ddp", "slow rank")
     others = operations.kept(np.arange(len(operations)))

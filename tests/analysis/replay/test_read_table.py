@@ -69,6 +69,17 @@ def test_a_csv_gives_the_verdict_of_its_operations(tmp_path: Path, layout: str, 
     assert first.share == pytest.approx(second.share, abs=0.01)
 
 
+def test_without_pyarrow_parquet_is_not_judged_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = tmp_path / "run.parquet"
+    path.write_bytes(b"PAR1")
+    verdict = verdict_of([str(path)])
+    assert verdict.status == "not judged"
+    assert "pip install pyarrow" in str(verdict.reason)
+
+
 def test_parquet_reads_as_the_csv_does(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     arrow_csv = pytest.importorskip("pyarrow.csv")

@@ -496,6 +496,33 @@ def test_ends_that_are_stamped_late_hide_no_wait(tmp_path: Path, late: int) -> N
     assert first.saves_ns_a_step == pytest.approx(60e6, rel=0.02)
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_a_forward_that_is_nearly_the_whole_step_on_one_rank_is_compared(
+    large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And an annotation around the body of the loop is none of what is compared. large: traces that
+    are read by other processes."""
+    if large:
+        monkeypatch.setattr("my_utils.analysis.replay.read_traces.POOL_ABOVE", 0)
+    for rank in range(2):
+        events = gloo_trace(rank, 20, 0.0, 900.0)
+        steps = [event for event in events if event["name"].startswith("ProfilerStep#")]
+        events += [
+            slice_of("user_annotation", "body", one["ts"] + 5, one["ts"] + one["dur"] - 50)
+            for one in steps
+        ]
+        forwards = [event for event in events if event["name"] == "aten::linear"]
+        events += [
+            slice_of("cpu_op", "aten::addmm", one["ts"] + 1, one["ts"] + 50) for one in forwards
+        ]
+        write_trace(tmp_path, rank, events, 2)
+    verdict = verdict_of([str(tmp_path)])
+    first = verdict.findings[0]
+    assert isinstance(first, ReplayFinding)
+    assert (first.claim, first.ranks, first.evidence[0].name) == ("slow rank", (1,), "aten::linear")
+    assert first.saves_ns_a_step == pytest.approx(899e6, rel=0.02)
+
+
 def test_a_step_whose_own_marks_say_otherwise_is_not_judged(tmp_path: Path) -> None:
     for rank in range(2):
         events = gloo_trace(rank, 6, 0.0, 30.0)

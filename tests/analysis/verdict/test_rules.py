@@ -121,6 +121,18 @@ def test_pauses_in_any_stage_are_host_hiccups(ranks: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_few_pauses_of_the_other_rank_share_no_blame(seed: int) -> None:
+    """They cost more than nothing, but a fraction of those of the first one."""
+
+    def plant(run: ArrayRun) -> None:
+        run.more("untimed", 9 * LOST_MS, rank=0, steps=slice(4, None, 4))
+        run.more("forward", 18 * LOST_MS, rank=1, steps=[2, 15])
+
+    verdict, _, _ = planted(plant, 2, seed)
+    assert worst(verdict).ranks == (0,), verdict.lines()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("ranks, slow", [(4, 2), (8, 4), (64, 8), (64, 32)])
 def test_a_slow_host_is_named_once(ranks: int, slow: int, seed: int) -> None:
     hosts = [f"node{rank // slow}" for rank in range(ranks)]
