@@ -115,6 +115,7 @@ def _replayed(run: RunData, warmup: int | None, within: tuple[int, int] | None) 
     operations = operations.kept(np.isin(operations.step, steps))
     workers = run.workload.get("num_workers", "")
     operations.num_workers = int(workers) if workers.isdecimal() else None
+    operations.world_size = run.world_size
     verdict = judge_operations(operations, run.paths, warmup, LEAST_SHARE)
     if verdict.status == "not judged":
         return None

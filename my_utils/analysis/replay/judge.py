@@ -122,7 +122,11 @@ def _judge(
     if verdict.reason:
         return
     verdict.findings = [_finding_of(one, graph, roles) for one in found]
-    for one in verdict.findings:
+    verdict.world_size = max(operations.world_size, verdict.judged_ranks)
+    ranks_there = max(operations.world_size, int(graph.rank.max()) + 1)
+    for one in verdict.by_replay:
+        if one.claim == "slow link" and verdict.judged_ranks < ranks_there:
+            one.detail["or_absent_rank"] = True
         if one.kind == "input" and operations.num_workers is not None:
             one.detail["num_workers"] = operations.num_workers
     verdict.status = "found" if found else "ok"

@@ -31,6 +31,7 @@ class Operations:
     stages: the pipeline stage of each rank, hosts: its host, as far as they are known.
     notes: sentences about what the source could not tell. inferred: operations at which ranks meet
     although that was not recorded. num_workers: of the loader of batches, where it is known.
+    world_size: of the job, 0 where that is unknown; some of its ranks may not be here.
     marked_ns: of each rank and step the begin and the end that the source itself marks, if it does.
     late_lanes: those of collectives whose ends another thread stamps, often some ms late.
 
@@ -54,6 +55,7 @@ class Operations:
     notes: list[str] = field(default_factory=list)
     inferred: tuple[str, ...] = ()
     num_workers: int | None = None
+    world_size: int = 0
     marked_ns: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
     late_lanes: tuple[int, ...] = ()
 

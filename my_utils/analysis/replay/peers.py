@@ -6,8 +6,6 @@ import numpy as np
 
 from .operations import Floats, Ints
 
-REACH = 4.0  # times what the 25 % quantile is above that of 5 %; of a normal distribution 3.2 sigma
-
 
 class Groups:
     """Items with a group number each, sorted once for any number of medians."""
@@ -31,19 +29,6 @@ class Groups:
             ordered = np.sort(values[items], axis=1)
             found[groups] = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
         return found
-
-    def lowered(self, values: Floats) -> Floats:
-        """What is far above the lower half of its group is set to where that could still reach.
-
-        >>> values = np.array([1.0, 61, 1, 60, 1, 59, 1, 62, 1, 60])
-        >>> Groups(np.zeros(10, np.int64), 1).lowered(values).max()
-        np.float64(1.0)
-        """
-        limit = np.zeros(self.count)
-        for groups, items in self._tables:
-            low, quarter = np.quantile(values[items], (0.05, 0.25), axis=1)
-            limit[groups] = quarter + REACH * (quarter - low)
-        return np.minimum(values, limit[self.number])
 
     def turned(self, rng: np.random.Generator) -> Ints:
         """For each item another one of its group: the items of a group in a circle, turned."""

@@ -33,7 +33,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
     idle: defaultdict[str, float] = defaultdict(float)
     shares: list[float] = []
     loads_here = False
-    ungrouped = calls = 0
+    ungrouped = calls = world_size = 0
     for path, trace in zip(paths, _read_alike(paths), strict=True):
         if isinstance(trace, str):
             unread.append(trace)
@@ -57,6 +57,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
         if trace.host_name:
             hosts[rank] = trace.host_name
         loads_here |= trace.loads_here
+        world_size = max(world_size, trace.world_size)
         ungrouped += trace.ungrouped
         calls += int(((rows["side"] != TOGETHER) & (rows["peer"] < 0)).sum())
     if not ranks:
@@ -73,7 +74,8 @@ def read_traces(paths: Sequence[str]) -> Operations:
     return Operations(
         columns["rank"], columns["lane"], columns["step"], columns["name"], columns["begin"],
         columns["end"], _meetings(columns), columns["side"], tuple(names), {}, hosts, notes,
-        num_workers=0 if loads_here else None, marked_ns=dict(marked_ns), late_lanes=(COLLECTIVES,),
+        num_workers=0 if loads_here else None, world_size=world_size, marked_ns=dict(marked_ns),
+        late_lanes=(COLLECTIVES,),
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ SET_SHARE = 0.3  # of the excess of the first rank: so much a further one of a s
 STICKS_OUT = 6.0  # times the scatter
 STICKS_OUT_SHARE = 0.05  # of a step
 SELDOM = 0.34  # of the steps: what is longer in more of them does not stick out, but is a level
-LEVEL_MIN = 2  # steps of the lower one of two levels
+LEVEL_MIN = 5  # steps of a level
 CHANCE = 5e-3  # of seeing a change where there is none
 MONOTONE = 0.7  # how closely a trend follows the number of the step
 IN_COMMON = 0.6  # of the variance of micro-batches: so much is the same on all their stages
@@ -87,7 +87,11 @@ class Bench:
         self.cells = (roles.rank_index.astype(np.int64) * steps + graph.step).astype(np.int32)
         apart = np.bincount(self.cells, self.own + self.gap, ranks * steps)
         self.apart = apart.reshape(ranks, steps)
-        lasts = self._lasts()[roles.rank_index]
+        of_ranks = self._lasts()
+        self.at_times = np.zeros(self.apart.shape, np.bool_)  # longer than the peers, a level
+        for member in np.flatnonzero(~of_ranks).tolist():
+            self.at_times[member] = _of_two_levels(self.apart[member], self._least_apart())
+        lasts = of_ranks[roles.rank_index]
         self.lasting_own = roles.keys.medians(self.own).astype(np.float32)[graph.key] * lasts
         self.lasting_gap = roles.keys.medians(self.gap).astype(np.float32)[graph.key] * lasts
         lasting = self.lasting_own + self.lasting_gap
@@ -272,15 +276,11 @@ class Bench:
         roles = self.roles
         usual = self.apart - np.median(self.apart, axis=1, keepdims=True)
         sigma = MAD_TO_SIGMA * np.median(np.abs(usual), axis=1, keepdims=True)
-        least = STICKS_OUT_SHARE * float(np.median(self.graph.step_ns))
-        out = usual > np.maximum(STICKS_OUT * sigma, least)
+        out = usual > np.maximum(STICKS_OUT * sigma, self._least_apart())
         out &= (out.mean(axis=1) <= SELDOM)[:, None]
-        levels = np.zeros_like(out)
-        for member in np.flatnonzero(~out.any(axis=1) & ~self._lasts()).tolist():
-            levels[member] = _of_two_levels(self.apart[member], least)
-        if levels.any(axis=0).mean() <= 1 - MOST:  # else it moves from rank to rank
-            out |= levels
-            usual = np.where(levels, self.apart, usual)
+        if not self._takes_turns():
+            out |= self.at_times
+            usual = np.where(self.at_times, self.apart, usual)
         for member in np.flatnonzero(out.any(axis=1)).tolist():
             out[member] &= not _is_block(np.flatnonzero(out[member]))
         rest = (self.own - self.lasting_own, self.gap - self.lasting_gap)
@@ -295,6 +295,13 @@ class Bench:
         if np.count_nonzero(out.any(axis=1)) > 1 and out.any(axis=0).mean() <= SELDOM:
             yield self._in_cells(out, rest, 2.0, ())
         yield from self._long_steps()
+
+    def _least_apart(self) -> float:
+        return STICKS_OUT_SHARE * float(np.median(self.graph.step_ns))
+
+    def _takes_turns(self) -> bool:
+        """Whether in nearly each step some rank is longer, and no single one in most."""
+        return bool(self.at_times.any(axis=0).mean() > 1 - MOST)
 
     def _in_cells(
         self, cells: Flags, values: tuple[Floats, Floats], size: float, ranks: tuple[int, ...]
@@ -367,7 +374,7 @@ class Bench:
         )  # fmt: skip
         yield Suspect(
             "imbalance that moves", 4.0, self._evening(lasting),
-            noise=lambda: self._only_noise(lasting),
+            noise=None if self._takes_turns() else lambda: self._only_noise(lasting),
         )  # fmt: skip
 
         yield from self._micro_batches()
@@ -394,10 +401,8 @@ class Bench:
 
     def _only_noise(self, lasting: Weights) -> tuple[Weights, Cut]:
         """Noise is uneven, too: what spreading it would save is known from the same times, without
-        those that are no noise, without what is common to a rank in a step, and those of each
-        operation moved on by as many steps as chance has it."""
-        lowered = self.roles.keys.lowered
-        lasting = Weights(lowered(lasting.own), lowered(lasting.gap), lasting.transfer)
+        what is common to a rank in a step, and those of each operation moved on by as many steps as
+        chance has it."""
         work = self._work_of_cells(lasting)
         level = (work.mean(axis=1, keepdims=True) / np.maximum(work, 1.0)).ravel()[self.cells]
         moved = self.roles.keys.turned(np.random.default_rng(3))
@@ -431,22 +436,25 @@ def _follows(values: Floats) -> float:
 
 
 def _of_two_levels(values: Floats, least: float) -> Flags:
-    """Those of the upper one of two levels that both are frequent and that nothing is between.
-    least: how far it is at least above the other one, and above nothing.
+    """Those of the upper one of two levels that both are frequent: what is between them is wider
+    than the lower one, or than its scatter allows. least: how far the upper one is at least above
+    the other one, and above nothing.
 
     >>> _of_two_levels(np.array([1.0, 61, 2, 60, 1, 59, 2, 62, 1, 60]), 5.0).tolist()
     [False, True, False, True, False, True, False, True, False, True]
-    >>> _of_two_levels(np.arange(10.0), 2.0).any()
+    >>> _of_two_levels(np.arange(10.0), 0.5).any()
     np.False_
     """
     ordered = np.sort(values)
-    fewest, most = int(np.ceil(MOST * len(values))), int((1 - SELDOM) * len(values))
-    if fewest < LEVEL_MIN:
+    fewest = max(int(np.ceil(MOST * len(values))), LEVEL_MIN)
+    most = len(values) - fewest
+    if most < fewest:
         return np.zeros(len(values), np.bool_)
     calm = fewest + int(np.argmax(np.diff(ordered[fewest - 1 : most + 1])))
     middle = float(np.median(ordered[:calm]))
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(ordered[:calm] - middle)))
-    limit = max(middle + max(STICKS_OUT * sigma, least), least)
+    apart = min(middle + STICKS_OUT * sigma, float(2 * ordered[calm - 1] - ordered[0]))
+    limit = max(apart, middle + least, least)
     return values >= ordered[calm] if ordered[calm] > limit else np.zeros(len(values), np.bool_)
 
 

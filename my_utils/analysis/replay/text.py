@@ -71,7 +71,8 @@ def headline(one: ReplayFinding) -> str:
     if one.claim in ("slow rank", "slow host", "slow stage"):
         text = f"WAITING FOR {who}"
     elif one.claim == "slow link":
-        text = f"A SLOW LINK between {_ranks(one.ranks)}"
+        others = ", or a rank that is not in the files" if "or_absent_rank" in one.detail else ""
+        text = f"A SLOW LINK between {_ranks(one.ranks)}{others}"
     elif one.claim == "steps that stick out":
         text = f"STEPS THAT STICK OUT{f' on {who}' if who else ''}"
     elif one.claim == "imbalance that moves":

@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class TraceRows:
 
     rows: the operations, as columns lane, name, begin, end, group, side, peer and step.
     names, groups: the words that are numbered there.
-    rank: None where the trace does not say it.
+    rank: None where the trace does not say it. world_size: 0 where it does not.
     idle_share: of the device. idle: the same in each name of the host.
     loads_here: batches are loaded in the training process.
     ungrouped: collectives that name no group. left_out: events that are not slices.
@@ -78,6 +78,7 @@ class TraceRows:
     names: list[str]
     groups: list[str]
     rank: int | None
+    world_size: int
     host_name: str
     idle_share: float
     idle: dict[str, float]
@@ -101,9 +102,9 @@ def read_trace(frames: Sequence[str] | None, path: str) -> TraceRows | str:
         return f"{path}: no {STEP} in it{unread}"
     rows = trace.rows()
     return TraceRows(
-        rows, list(trace.names), list(trace.groups), trace.rank, trace.host_name,
-        trace.idle_share, trace.idle, trace.loads_here, trace.ungrouped, trace.left_out,
-        trace.marked_ns, trace.frames or frozenset(),
+        rows, list(trace.names), list(trace.groups), trace.rank, trace.world_size,
+        trace.host_name, trace.idle_share, trace.idle, trace.loads_here, trace.ungrouped,
+        trace.left_out, trace.marked_ns, trace.frames or frozenset(),
     )  # fmt: skip
 
 
@@ -134,10 +135,11 @@ class _Trace:
                     self.left_out += 1
         info = source.metadata.get("distributedInfo")
         found = RANK_IN_NAME.search(Path(path).name)
-        said = info.get("rank") if isinstance(info, dict) else None
-        ranks = [said, int(found[1]) if found else None]
-        known = (one for one in ranks if isinstance(one, int) and 0 <= one < WORLD_SIZE_MAX)
-        self.rank = next(known, None)
+        said = info if isinstance(info, dict) else {}
+        ranks = [said.get("rank"), int(found[1]) if found else None]
+        self.rank = next(filter(_is_rank, ranks), None)
+        size = said.get("world_size")
+        self.world_size = size if _is_rank(size) else 0
         host = source.metadata.get("host_name")
         self.host_name = host if isinstance(host, str) else ""
 
@@ -308,6 +310,10 @@ class _Trace:
             "lane": nothing, "name": nothing + self.names[END], "begin": at, "end": at,
             "group": nothing - 1, "side": nothing + TOGETHER, "peer": nothing - 1, "step": step,
         }  # fmt: skip
+
+
+def _is_rank(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value < WORLD_SIZE_MAX
 
 
 def _number(value: Any) -> int | Decimal:

@@ -139,6 +139,10 @@ def _long_for_no_reason(work: Work, own: Matrix, events: Mask, saved: Matrix) ->
     inside = np.maximum(longer - saved, 0)
     # Work after a step's last meeting makes the next step long: what is seen may be one step off.
     known = max(float(longer.sum() - saved.sum()), 0.0)
+    # Pauses fall inside as often as outside, for the time there; many more are another's.
+    there, elsewhere = np.median(work.in_meetings.sum(2).min(0)), np.median(own)
+    if known > STANDS_OUT * float(saved.sum() * there / max(elsewhere, 1.0)):
+        return np.zeros_like(inside)
     return inside * min(known / max(float(inside.sum()), 1.0), 1.0)
 
 
