@@ -32,7 +32,7 @@ class Groups:
 
     def turned(self, rng: np.random.Generator) -> Ints:
         """For each item another one of its group: the items of a group in a circle, turned."""
-        found = np.arange(len(self.number))
+        found = np.arange(len(self.number), dtype=np.int32)
         for groups, items in self._tables:
             size = items.shape[1]
             turn = rng.integers(0, size, len(groups))[:, None]

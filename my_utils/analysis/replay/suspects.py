@@ -404,9 +404,12 @@ class Bench:
         what is common to a rank in a step, and those of each operation moved on by as many steps as
         chance has it."""
         work = self._work_of_cells(lasting)
-        level = (work.mean(axis=1, keepdims=True) / np.maximum(work, 1.0)).ravel()[self.cells]
+        even = work.mean(axis=1, keepdims=True) / np.maximum(work, 1.0)
+        level = even.astype(np.float32).ravel()[self.cells]
         moved = self.roles.keys.turned(np.random.default_rng(3))
-        own, gap = (lasting.own * level)[moved], (lasting.gap * level)[moved]
+        own, gap = (
+            (values * level).astype(np.float32)[moved] for values in (lasting.own, lasting.gap)
+        )
         noise = Weights(own, gap, lasting.transfer)
         return noise, self._evening(noise)
 

@@ -14,13 +14,14 @@ import numpy as np
 from ...core.extras import require
 from ...core.reader_process import ReaderError, Readers
 from ...core.trusted_open import open_without_waiting
-from .operations import Floats, Ints, numbers_of, occurrence_of
+from .operations import Floats, Ints, in_half, numbers_of, occurrence_of
 
 SUFFIXES = (".csv", ".parquet")
 ROWS_AT_ONCE = 65536
 ROWS_FREE = 1 << 20  # of a table of any size
 ROWS_A_BYTE = 2  # and for each byte: begins and ends that differ take four at least
 BYTES_AT_ONCE = 8 << 20
+CHILD_ABOVE = 16 << 20  # bytes of a CSV; fewer are read before a child is up
 WHOLE_MAX = 1 << 62
 
 
@@ -76,11 +77,12 @@ def header_of(path: str) -> tuple[str, ...]:
 
 
 def columns_of(path: str, wanted: set[str]) -> dict[str, Column]:
-    """Those of the wanted columns that it has."""
+    """Those of the wanted columns that it has. A child reads what may take much memory: a page of
+    Parquet unpacks to gigabytes, and of a large CSV the process would keep what reading took."""
     there = wanted & set(header_of(path))
-    if not path.endswith(".parquet"):
+    if not path.endswith(".parquet") and os.path.getsize(path) < CHILD_ABOVE:
         return _csv_columns(path, there)
-    with Readers(parquet_columns, 1, bounded=True) as readers:  # a page of it unpacks to gigabytes
+    with Readers(small_columns, 1, bounded=True) as readers:
         try:
             found: dict[str, Column] | str = readers.read(path, sorted(there))
         except ReaderError as error:
@@ -90,12 +92,17 @@ def columns_of(path: str, wanted: set[str]) -> dict[str, Column]:
     return found
 
 
-def parquet_columns(wanted: list[str], path: str) -> dict[str, Column] | str:
-    """These columns, or what is wrong with them."""
+def small_columns(wanted: list[str], path: str) -> dict[str, Column] | str:
+    """These columns, in half the memory where that is enough; or what is wrong with them."""
+    read = _parquet_columns if path.endswith(".parquet") else _csv_columns
     try:
-        return _parquet_columns(path, wanted)
+        found = read(path, set(wanted))
     except BadTable as error:
         return str(error)
+    for column in found.values():
+        if np.issubdtype(column.values.dtype, np.integer):
+            column.values = in_half(column.values)
+    return found
 
 
 def _check_rows(path: str, file: Any, parquet: Any) -> None:
@@ -108,13 +115,13 @@ def _check_rows(path: str, file: Any, parquet: Any) -> None:
         raise BadTable(f"{path}: {about.num_rows} rows, far more than its bytes can hold")
 
 
-def _parquet_columns(path: str, wanted: list[str]) -> dict[str, Column]:
+def _parquet_columns(path: str, wanted: set[str]) -> dict[str, Column]:
     arrow = require("pyarrow", "reading Parquet")
     parquet = require("pyarrow.parquet", "reading Parquet")
     found = {}
     with open(path, "rb", opener=open_without_waiting) as file:
         _check_rows(path, file, parquet)
-        for name in wanted:
+        for name in sorted(wanted):
             file.seek(0)
             try:
                 # One column at a time, for what is decoded stays until a file is closed. Without

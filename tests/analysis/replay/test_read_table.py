@@ -180,6 +180,20 @@ def test_a_profile_of_a_run_is_no_table_of_operations(tmp_path: Path) -> None:
         read_operations([str(path)])
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_large_csv_reads_as_a_small_one(
+    tmp_path: Path, damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a child, which is told from the process by nothing else."""
+    rows = rows_of(case_of("3d", None, 0, 8, 4, 1).program)
+    rows[7][4] = "soon" if damaged else rows[7][4]
+    path = write(tmp_path / "run.csv", HEADER, rows)
+    small = verdict_of([path])
+    monkeypatch.setattr("my_utils.analysis.replay.table_files.CHILD_ABOVE", 0)
+    assert verdict_of([path]).lines() == small.lines()
+    assert (small.status == "not judged") == damaged
+
+
 @pytest.mark.parametrize("name", ["profile_rank_0.csv", "rank_0.12.34.journal"])
 def test_a_run_of_ours_is_no_folder_of_traces(tmp_path: Path, name: str) -> None:
     """Also one that was killed before a row left its journal: run.json stands beside that."""
