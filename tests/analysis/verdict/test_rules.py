@@ -121,6 +121,19 @@ def test_pauses_in_any_stage_are_host_hiccups(ranks: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_pauses_that_nobody_sees_are_not_those_of_a_rank_with_a_few(seed: int) -> None:
+    """Each fifth backward is long on all ranks, as if one of them paused before the reduction."""
+
+    def plant(run: ArrayRun) -> None:
+        run.more("backward", 9 * LOST_MS, steps=slice(4, None, 5))
+        run.more("forward", 3 * LOST_MS, rank=0, steps=slice(7, None, 13))
+
+    verdict, _, _ = planted(plant, 2, seed)
+    accused = [one.ranks for one in verdict.costly if len(one.ranks) == 1]
+    assert not accused, verdict.lines()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_few_pauses_of_the_other_rank_share_no_blame(seed: int) -> None:
     """They cost more than nothing, but a fraction of those of the first one."""
 
