@@ -26,8 +26,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
+from ..analysis.live.alerts.options import add_alerts, check_alerts
+from ..analysis.live.judged import Judged
 from ..analysis.live.poll import STUCK_AFTER_S, Snapshot, SnapshotRequest, as_data
 from ..analysis.live.poller import Poller
 from ..analysis.live.result import SnapshotData
@@ -59,11 +61,13 @@ from ..core.ranges import checked
 from ..core.run_files.newest import found_logs
 from ..core.terminal import table_lines, wants_color
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..analysis.live.alerts.watch import Watch
+    from ..core.receiver import Receiver
+
 BETWEEN_POLLS_S = 0.5
 INTERVAL_MAX_S = 86_400.0
-BYTES_MAX = 100_000_000  # of profile CSVs: judging more holds the view up
-VERDICT_EVERY_S = 10.0
-TIMES_ITS_COST = 100.0  # so that judging takes 1 % of the time at most
 
 EXIT_FINE = 0
 EXIT_NOTHING = 1
@@ -129,6 +133,7 @@ def command_parser() -> CommandParser:
         metavar="S",
         help="seconds in one stage, or without a sign of life, that count as stuck (10)",
     )
+    add_alerts(chosen)
     add("--all", action="store_true", help="a line for each rank, however many")
     add_quiet(chosen, "with --once or --hung: print nothing, the exit status says it")
     return chosen
@@ -153,7 +158,8 @@ class _Snapshots:
             arguments.flight_recorder,
             processes=len(os.sched_getaffinity(0)),
         )
-        self.poller = Poller(request)
+        self.receiver, watch = _watch(arguments)
+        self.poller = Poller(request, watch)
         self.is_hung_check = request.hung_after_s is not None
         self.json = arguments.json
         self.quiet = arguments.quiet
@@ -163,7 +169,7 @@ class _Snapshots:
         self.color = wants_color(sys.stdout, arguments.no_color)
         table = functools.partial(table_lines, head="none")  # the view paints its lines itself
         self.view = View(color=self.color, group=False if arguments.all else None, table=table)
-        self.verdict = _VerdictLines(arguments.logs, arguments.ranks)
+        self.judged = Judged(arguments.logs, arguments.ranks)
 
     def take_confirmed(self) -> tuple[str | list[str], int]:
         """As `take`, of the second of two polls: an accusation needs both."""
@@ -195,52 +201,27 @@ class _Snapshots:
         """What bounds the run. Not with --hung, which asks another question."""
         if self.is_hung_check:
             return []
-        lines = self.verdict.lines(terminal_width())
-        return ["", *lines] if lines else []
-
-
-class _VerdictLines:
-    """What bounds the run: the lines of `my_utils why`, worked out anew every ten seconds, or more
-    rarely where it takes long. It needs numpy, so that is imported with the first lines."""
-
-    def __init__(self, log_dirs: Sequence[str], ranks: Collection[int] | None) -> None:
-        self.log_dirs = log_dirs
-        self.ranks = None if ranks is None else set(ranks)
-        self._lines: list[str] = []
-        self._next_s = 0.0
-
-    def lines(self, width: int) -> list[str]:
-        """One line where the run is not judged; none where no rank has written a row."""
-        began = time.monotonic()
-        if began >= self._next_s:
-            self._lines = self._worked_out(width)
-            took = time.monotonic() - began
-            self._next_s = began + max(VERDICT_EVERY_S, TIMES_ITS_COST * took)
-        return self._lines
-
-    def _worked_out(self, width: int) -> list[str]:
-        size = sum(_bytes_in(folder) for folder in self.log_dirs)
-        if not size:
+        verdict = self.judged.verdict()
+        if verdict is None:
             return []
-        if size > BYTES_MAX:
-            return [f"what bounds the run: my_utils why {' '.join(self.log_dirs)}"]
-        from ..analysis.replay.inputs import verdict_of
-
-        verdict = verdict_of(list(self.log_dirs), self.ranks)
-        lines = verdict.lines(width)
-        return lines[:1] if verdict.status == "not judged" else lines
+        lines = verdict.lines(terminal_width())
+        return ["", *(lines[:1] if verdict.status == "not judged" else lines)]
 
 
-def _bytes_in(folder: str) -> int:
-    try:
-        with os.scandir(folder) as entries:
-            return sum(
-                entry.stat().st_size
-                for entry in entries
-                if entry.name.startswith("profile_rank_") and entry.name.endswith(".csv")
-            )
-    except OSError:
-        return 0
+def _watch(arguments: argparse.Namespace) -> tuple[Receiver | None, Watch | None]:
+    """What tells somebody, where the arguments say whom."""
+    if arguments.alert is None:
+        return None, None
+    from ..analysis.live.alerts.watch import GOODPUT_LEAST, Limits, Watch
+    from ..analysis.verdict.endings import run_file_of
+    from ..core.receiver import Receiver
+
+    goodput = arguments.alert_goodput
+    limits = Limits(goodput=GOODPUT_LEAST if goodput is None else goodput)
+    name = os.path.basename(os.path.realpath(arguments.logs[0]))
+    run_id = str(run_file_of(arguments.logs).get("run_id") or "")
+    receiver = Receiver(arguments.alert, functools.partial(say, "live"))
+    return receiver, Watch(name, run_id, receiver.send, limits)
 
 
 def _status(seen: Snapshot) -> int:
@@ -298,6 +279,9 @@ def _main(argv: Sequence[str] | None) -> int:
     for option in ("quiet", "stacks"):
         if getattr(arguments, option) and not is_once:
             chosen.error(f"--{option} needs --once or --hung")
+    check_alerts(chosen, arguments)
+    if is_once and arguments.alert is not None:
+        chosen.error("--alert watches until Ctrl-C: not with --once or --hung")
     try:
         arguments.logs = found_logs("live", arguments.logs, arguments.quiet)
         snapshots = _Snapshots(arguments)
@@ -310,6 +294,8 @@ def _main(argv: Sequence[str] | None) -> int:
     if not is_once:
         with contextlib.suppress(KeyboardInterrupt):
             _follow(snapshots)
+        if snapshots.receiver is not None:
+            snapshots.receiver.close()
         return EXIT_FINE
     if not arguments.quiet:
         _print(content)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from ..analysis.live.alerts.options import add_alerts, check_alerts
 from ..core.command_line import EXIT_USAGE, CommandParser, fail, parser
 from ..core.ranges import checked, parse_ranks, parse_steps
 from . import in_process
@@ -54,6 +55,7 @@ _EXAMPLES = [
     "my_utils run -o logs/first -- torchrun --nproc-per-node 2 train.py",
     "my_utils run --capture 1 -- accelerate launch train.py",
     "my_utils run -- ./train.sh",
+    "my_utils run --alert https://hooks.slack.com/services/… train.py",
     "my_utils run --repeat 5 --against 'train.py --compile' train.py",
 ]
 _STATUSES = "the status of the script or the command, or its signal\n2  wrong arguments"
@@ -62,7 +64,10 @@ _NOTES = "With MY_UTILS_RUN=0 in the environment nothing is recorded."
 _FILES_OF_PYTHON = (".py", ".pyc", ".pyz", ".pyw")
 CAPTURED = 22, 24  # after the warm-up of most runs
 REPEAT_LEAST = 2  # of one run a side nothing is known of how much runs differ
-_WITH_VALUES = ("-o", "--output", "--capture", "--capture-steps", "--repeat", "--against")
+_WITH_VALUES = (
+    "-o", "--output", "--capture", "--capture-steps", "--repeat", "--against", "--alert",
+    "--alert-goodput",
+)  # fmt: skip
 
 
 class _Program(NamedTuple):
@@ -88,6 +93,8 @@ class _Options(NamedTuple):
     repeat: int = 0
     against: _Program | None = None
     capture_steps: tuple[int, int] = CAPTURED
+    alert: str | None = None
+    alert_goodput: float | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,6 +139,7 @@ def command_parser() -> CommandParser:
     add("--capture-steps", type=checked(_captured), metavar="A:B",
         help=f"with --capture: the first of its steps and the one after the last (default: "
         f"{CAPTURED[0]}:{CAPTURED[1]})")  # fmt: skip
+    add_alerts(chosen)
     add("--repeat", type=_several, metavar="N",
         help=f"with --against: run each of the two commands N times ({REPEAT_LEAST} or more), in "
         "turns, into A-1, B-1 and so on in the folder, and show how they differ")  # fmt: skip
@@ -175,11 +183,12 @@ def _parse(argv: list[str]) -> tuple[_Options, _Program]:
         chosen.error("--repeat and --against need each other: two commands, N times each")
     if given.capture_steps is not None and given.capture is None:
         chosen.error("--capture-steps needs --capture, which names the ranks")
+    check_alerts(chosen, given)
     capture = None if given.capture is None else frozenset(given.capture)
     return _Options(
         given.output, given.quiet, not given.no_gpu_times, capture, given.repeat or 0,
         None if given.against is None else _other_program(given.against),
-        given.capture_steps or CAPTURED,
+        given.capture_steps or CAPTURED, given.alert, given.alert_goodput,
     ), program  # fmt: skip
 
 
@@ -234,6 +243,8 @@ def _refuse(message: str) -> NoReturn:
 def _run_here(options: _Options, program: _Program) -> int:
     if options.capture is not None:
         _refuse("put --capture before the launcher: my_utils run --capture 1 -- torchrun …")
+    if options.alert is not None:
+        _refuse("put --alert before the launcher: my_utils run --alert TARGET -- torchrun …")
     if is_on():
         _arm(options)
     if program.form == "module":
@@ -295,6 +306,11 @@ def _record(
                 child = Child(command, environment)
             except OSError as error:
                 return cannot_run(command, error)
+            alerting = None
+            if options.alert is not None:
+                from .alerting import Alerting
+
+                alerting = Alerting(options.alert, options.alert_goodput, place, report)
             with child:
                 status = child.wait()
             reported = Reported()
@@ -305,6 +321,8 @@ def _record(
                 note_status(folder, status, reported.exits_of_ranks())
             if report is not None and not options.quiet:
                 _close(reported)
+            if alerting is not None:
+                alerting.end(status, reported, was_asked=child.was_signalled)
         finally:
             drop_if_empty(place.folder, place.run_id, made=made)
     return status

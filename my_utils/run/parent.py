@@ -37,6 +37,7 @@ class Child:
         self._early: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = False
+        self.was_signalled = False  # this process was, by a signal that the command gets
         self._install()
         try:
             self._process = subprocess.Popen(
@@ -87,12 +88,14 @@ class Child:
         self._before.clear()
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
+        self.was_signalled = True
         if self._process is None:
             self._early.append(number)
         else:
             self._send(number)
 
     def _forward_unless_from_terminal(self, number: int, frame: FrameType | None) -> None:
+        self.was_signalled = True
         if not _is_in_foreground():
             self._forward(number, frame)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .history import History
@@ -60,14 +60,30 @@ class Poller:
     """Takes snapshots. An accusation is in them from the second poll on that makes it; with
     `hung_after_s` in the first one, as the seconds are its margin. Not thread-safe."""
 
-    def __init__(self, request: SnapshotRequest) -> None:
+    def __init__(
+        self, request: SnapshotRequest, on_poll: Callable[[Poller, Snapshot], object] | None = None
+    ) -> None:
+        """on_poll: called with this and each snapshot."""
         self.request = request
+        self._on_poll = on_poll
         self.history = History()
         self._recorded = Recorded(request.log_dirs)
         self._confirmed = Confirmed()
 
     def poll(self) -> Snapshot:
         """OSError when a directory cannot be listed."""
+        seen = self._poll()
+        if self._on_poll is not None:
+            self._on_poll(self, seen)
+        return seen
+
+    def look_for_hang(self, after_s: float) -> Snapshot:
+        """A snapshot that says who holds up the others where a rank has made no progress for so
+        long, by all that is known. It may take some seconds. OSError as `poll`."""
+        request = dataclasses.replace(self.request, hung_after_s=after_s)
+        return take_snapshot(request, usual_of(self._recorded, self.history.fastest()))
+
+    def _poll(self) -> Snapshot:
         usual = usual_of(self._recorded, self.history.fastest())
         seen = take_snapshot(self.request, usual)
         self.history.add(seen.found.ranks, usual.meetings)

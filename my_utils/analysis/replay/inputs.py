@@ -155,19 +155,21 @@ def verdict_of(
     steps: tuple[int, int] | None = None,
     warmup: int | None = None,
     ledger: LedgerReader | None = None,
+    newest_bytes: int | None = None,
 ) -> Verdict:
     """The verdict on a run, or on files of other tools.
 
-    paths, ranks, steps: as for `load_run`; warmup: as for `judge`. ledger: takes the rows of all
-    ranks of a run, too. Operations are replayed: those
-    in files of other tools, and those of a run whose ranks meet inside a stage. All else is judged
-    by the rules. "not judged" with the reason where nothing can be read. Thread-safe.
+    paths, ranks, steps, newest_bytes: as for `load_run`; warmup: as for `judge`. ledger: takes the
+    rows of all ranks of a run, too. Operations are replayed: those in files of other tools, and
+    those of a run whose ranks meet inside a stage. All else is judged by the rules. "not judged"
+    with the reason where nothing can be read. Thread-safe.
     """
     names = [paths] if isinstance(paths, str) else list(paths)
     if holds_operations(names):
         return _of_other_files(names, ranks, steps, warmup)
     try:
-        run = load_run(names, ranks, steps, on_rank=None if ledger is None else ledger.add)
+        on_rank = None if ledger is None else ledger.add
+        run = load_run(names, ranks, steps, on_rank=on_rank, newest_bytes=newest_bytes)
     except NothingToJudge as error:
         reason, *more = str(error).splitlines()
         return Verdict("not judged", reason=reason, notes=more, paths=tuple(names))

@@ -22,7 +22,15 @@ from ...trace.inputs import FileSet
 from .endings import command_of, ending_of, processes_of, run_file_of, states_of
 from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_cells import EVER, RankCells, cells_of_rank, for_the_verdict, peers_of
-from .rank_files import SEPARATOR, Columns, RankStages, chosen, find_rank_files, read_rank
+from .rank_files import (
+    SEPARATOR,
+    Columns,
+    RankStages,
+    chosen,
+    find_rank_files,
+    newest_rows,
+    read_rank,
+)
 from .readers import read_side_by_side
 from .recorded_rank import RecordedRank
 from .run_data import GpuTimes, Integers, Matrix, RunData, SyncKind, SyncPoint
@@ -30,6 +38,7 @@ from .run_ranks import RunRanks, losses_of, problems_of, ranks_of_run
 
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
 STEPS_KEPT = 1000  # at least, however many ranks there are
+NEWEST_LEAST = 64 << 10  # bytes of a rank
 STAGES_MAX = 40  # what is beyond them counts into the stages around
 LEAST_SHARE = 0.002  # of all time: what takes less counts into the stage around it
 SYNC_KINDS: tuple[SyncKind, ...] = ("collective", "ddp", "fsdp", "pipeline", "clip")
@@ -47,6 +56,7 @@ def load_run(
     least_share: float = LEAST_SHARE,
     stages_max: int = STAGES_MAX,
     on_rank: Callable[[RankStages], None] | None = None,
+    newest_bytes: int | None = None,
 ) -> RunData:
     """The run in the files of all its ranks.
 
@@ -55,7 +65,8 @@ def load_run(
     ranks: only these; all by default. steps: only these, a half-open range; all by default.
     least_share, stages_max: a stage inside another one counts as part of it if it takes less than
     `least_share` of all time, or if there are more than `stages_max` stages. on_rank: called with
-    all rows of each rank once they are read, by several threads.
+    all rows of each rank once they are read, by several threads. newest_bytes: only so many bytes
+    of rows, the newest, of all ranks together, but some of each.
 
     If a process was started again and `my_utils run` recorded both attempts, both count, and steps
     are numbered through. Else each step counts from the last attempt that did it; an attempt that
@@ -67,6 +78,9 @@ def load_run(
     names = [find_run(path).path for path in several]
     wanted = None if ranks is None else set(ranks)
     file_sets, problems = find_rank_files(names, wanted)
+    if newest_bytes is not None:
+        of_each = max(newest_bytes // max(len(file_sets), 1), NEWEST_LEAST)
+        file_sets = [newest_rows(one, of_each) for one in file_sets]
     bounds = least_share, stages_max
     chosen = ranks_of_run(list(_read_all(file_sets, on_rank)))
     return run_of(chosen, problems, names, wanted, steps, bounds)

@@ -22,7 +22,7 @@ from ... import _core
 from ...core.run_files.lost_rows import LostRows, lost_in_heartbeat, lost_in_notes
 from ...core.run_files.run_metadata import Note, note_of
 from ...core.run_files.state import WORLD_SIZE_MAX
-from ...trace.inputs import FileSet, Inputs
+from ...trace.inputs import FileSet, Inputs, Part
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]  # int64 where DTYPES does not say otherwise
 
@@ -30,6 +30,7 @@ Columns: TypeAlias = dict[str, npt.NDArray[Any]]  # int64 where DTYPES does not 
 SEPARATOR = "/"
 DTYPES = {"cuda_ms": "f8", "value": "f8", "path": "u4", "tag": "u4", "name": "u4", "attempt": "i4"}
 GROUP = re.compile(r"\b([a-z]{2,3})[=_-]?(\d+)\b")
+HEAD_BYTES = 256 << 10  # of a file, in which a process has said what it says once
 DIGITS_MAX = 10  # of a place in a group
 GROUPS = ("dp", "tp", "pp", "ep", "cp", "sp")
 
@@ -134,6 +135,33 @@ def find_rank_files(
         else:
             found[file_set.rank] = file_set
     return list(found.values()), problems
+
+
+def newest_rows(file_set: FileSet, most_bytes: int) -> FileSet:
+    """The newest so many bytes of a rank's rows, and before them what the process says of itself at
+    the beginning of a file. The first step may not be whole. OSError if they cannot be read."""
+    newest = FileSet(file_set.rank, file_set.worker)
+    left = most_bytes
+    for part in reversed(file_set.parts):
+        if left <= 0:
+            break
+        size = part.size()
+        newest.parts.insert(0, part if size <= left else _end_of(part, size, left))
+        left -= size
+    return newest
+
+
+def _end_of(part: Part, size: int, count: int) -> Part:
+    with contextlib.ExitStack() as stack:
+        _, descriptor, _, rows, has_header = part.opened(stack)
+        if rows is not None:
+            head, tail = rows[:HEAD_BYTES], rows[size - count :]
+        else:
+            head = os.pread(descriptor, HEAD_BYTES, 0)
+            tail = os.pread(descriptor, count, size - count)
+    said = [row for row in head.splitlines(True)[has_header:-1] if b",my_utils." in row]
+    whole = tail[tail.find(b"\n") + 1 :]
+    return Part(part.name, part.path, rows=b"".join(said) + whole)
 
 
 def read_rank(file_set: FileSet) -> RankStages:
