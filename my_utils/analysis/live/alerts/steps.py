@@ -28,8 +28,10 @@ class Steps:
 
     def __init__(self, began_s: float, window_s: float = WINDOW_S, hour_s: float = HOUR_S) -> None:
         self._window_s, self._hour_s = window_s, hour_s
-        self._began_s = self._now_s = self._window_began_s = began_s
+        self._began_s = self._now_s = began_s
+        self._window_began_s = 0.0
         self._moved_s, self._attempt, self._step = began_s, -1, -1
+        self._timed: tuple[float, int] | None = None
         self._samples: list[float] = []
         self._levels: list[float] = []
         self._every, self._windows, self._above = 1, 0, 0
@@ -65,13 +67,21 @@ class Steps:
             return
         if attempt == self._attempt and step > self._step >= 0:
             self._good_s += now_s - self._moved_s
-            self._samples.append((now_s - self._moved_s) / (step - self._step))
-        else:  # a start
-            self._samples, self._window_began_s = [], now_s
         self._moved_s, self._attempt, self._step = now_s, attempt, step
-        if now_s - self._window_began_s >= self._window_s and len(self._samples) >= SAMPLES_LEAST:
+
+    def time(self, at_s: float, step: int) -> None:
+        """When the run was at the same place of which step; of any clock."""
+        before, self._timed = self._timed, (at_s, step)
+        if before is None or step < before[1]:
+            self._samples, self._window_began_s = [], at_s
+            return
+        if step == before[1]:
+            self._timed = before
+            return
+        self._samples.append((at_s - before[0]) / (step - before[1]))
+        if at_s - self._window_began_s >= self._window_s and len(self._samples) >= SAMPLES_LEAST:
             self._close_window(statistics.median(self._samples))
-            self._samples, self._window_began_s = [], now_s
+            self._samples, self._window_began_s = [], at_s
 
     def _close_window(self, level_s: float) -> None:
         """What is usual is the median of windows from all of the run, of which ever fewer are kept;

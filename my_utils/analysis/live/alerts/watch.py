@@ -24,6 +24,7 @@ from .steps import Steps
 
 HUNG_S = 30.0  # below it a checkpoint or an evaluation is more likely
 MEAN_STEPS = 5.0
+UNNAMED = 0.5  # of that time, for which a hang waits until a rank is named
 GOODPUT_LEAST = 0.5
 BEGINS_S, ENDS_S = 20.0, 60.0
 JUDGED_S = 600.0
@@ -75,8 +76,9 @@ class Watch:
         self._judged_s = judged_s
         self._judged: Judged | None = None
         self.judging_s = 0.0
+        self._timed_stage = ""
         self._changes = Hysteresis(self._limits.begins_s, self._limits.ends_s)
-        self._hang_again_s = 0.0
+        self._unnamed_s: float | None = None  # since when a hang names nobody
 
     def __call__(self, poller: Poller, seen: Snapshot) -> None:
         now_s = time.monotonic()
@@ -104,13 +106,23 @@ class Watch:
 
     def _measure(self, now_s: float, ranks: Sequence[Rank]) -> None:
         self._memory.look(now_s)
-        alive = [
-            (rank.attempt, rank.step) for rank in ranks if rank.alive and rank.step is not None
-        ]
-        attempt, step = max(alive, default=(0, -1))
-        self._steps.add(now_s, attempt, step)
-        if step >= 0:
-            self._place = self._place._replace(step=step)
+        alive = [rank for rank in ranks if rank.alive and rank.step is not None]
+        furthest = max(alive, key=lambda rank: (rank.attempt, rank.step or 0), default=None)
+        if furthest is None:
+            self._steps.add(now_s, 0, -1)
+            return
+        step = furthest.step or 0
+        self._place = self._place._replace(step=step)
+        self._steps.add(now_s, furthest.attempt, step)
+        # When a stage of always the same name began, in which step, is exact; a poll is not.
+        last = [stage for thread in furthest.main_threads for stage in thread.last]
+        self._timed_stage = self._timed_stage or (last[0].name if last else "")
+        timed = [stage for stage in last if stage.name == self._timed_stage]
+        newest = max(timed, key=lambda stage: stage.start_ns, default=None)
+        if newest is None:
+            self._steps.time(now_s, step)
+        else:
+            self._steps.time(newest.start_ns / 1e9, newest.step)
 
     # --- what is wrong ---
 
@@ -135,23 +147,25 @@ class Watch:
         yield from self._below_limit()
 
     def _hang(self, poller: Poller, seen: Snapshot, ranks: Sequence[Rank]) -> Alert | None:
-        """The poll says cheaply whether it may hang; who holds up the others is found once."""
-        after_s = self._limits.hung_s
-        if not after_s:
+        """The poll says cheaply whether it may hang; who holds up the others is found once. Where
+        nobody is named at first, the others may not have stood still for so long yet."""
+        mean_s = self._steps.usual_s or self._steps.level_s
+        after_s = max(self._limits.hung_s, MEAN_STEPS * mean_s)
+        found = find_hang(ranks, seen.missing, after_s, seen.suspects)
+        if not self._limits.hung_s or not _stands(found):
+            self._unnamed_s = None
             return None
-        after_s = max(after_s, MEAN_STEPS * (self._steps.usual_s or self._steps.level_s))
-        if not _stands(find_hang(ranks, seen.missing, after_s, seen.suspects)):
-            return None
-        told = self._changes.told.get("hang")
-        now_s = time.monotonic()
-        if told is not None or now_s < self._hang_again_s:
+        if (told := self._changes.told.get("hang")) is not None:
             return told
         exact = poller.look_for_hang(after_s)
         if exact.hang is None or not _stands(exact.hang):
-            self._hang_again_s = now_s + after_s / 4
             return None
         numbers = [rank for cause in exact.causes if cause.decided for rank in cause.ranks]
         numbers = numbers or [one.rank.rank for one in exact.hang.suspects]
+        now_s = time.monotonic()
+        self._unnamed_s = self._unnamed_s or now_s
+        if not numbers and now_s - self._unnamed_s < UNNAMED * after_s:
+            return None
         reasons = [reason for cause in exact.causes for reason in cause.reasons[:1]]
         more = f"{who_text(numbers, ranks)}: {reasons[0]}" if numbers and reasons else ""
         return _alert("hang", hang_text(exact.hang), more, numbers, ranks, sure=True)
