@@ -38,7 +38,7 @@ from ..core.command_line import (
 from ..core.outputs import check_suffix, open_output
 from ..core.printable import encoded
 from ..core.ranges import checked
-from ..core.run_files.newest import found_logs
+from ..core.run_files.newest import found_runs
 
 EXIT_FAILED_GATE = 3
 EXIT_UNDECIDED = 4
@@ -171,8 +171,9 @@ def _runs(chosen: CommandParser, paths: Sequence[str], quiet: bool) -> list[str]
     for path in paths:
         named += [path] if os.path.lexists(path) else sorted(glob.glob(path)) or [path]
     once: dict[str, str] = {}
-    for found in found_logs("diff", named, quiet):
-        once.setdefault(os.path.realpath(found), found)
+    for path, found in zip(named, found_runs("diff", named, quiet), strict=True):
+        run = found.path if len(found.paths) == 1 else path  # a folder of several hosts' folders
+        once.setdefault(os.path.realpath(run), run)
     return list(once.values())
 
 

@@ -40,15 +40,14 @@ def command_of(run_file: Mapping[str, Any]) -> tuple[str, ...]:
 
 def processes_of(paths: Sequence[str]) -> dict[int, Process]:
     """The last process of each rank that left a journal or a heartbeat."""
+    # The run's problems name those that cannot be listed.
+    folders = [path for path in paths if os.path.isdir(path) and os.access(path, os.R_OK)]
     found: dict[int, Process] = {}
-    for path in paths:
-        if not os.path.isdir(path):
-            continue
-        with contextlib.suppress(OSError):  # the run's problems say that it cannot be listed
-            for one in find_ranks(path).ranks:
-                if not one.worker:
-                    age_ns = round((one.beat_age_s or 0.0) * 1e9)
-                    found[one.rank] = Process(one.state, one.seen_ns - age_ns)
+    with contextlib.suppress(OSError):
+        for one in find_ranks(folders).ranks:
+            if not one.worker:
+                age_ns = round((one.beat_age_s or 0.0) * 1e9)
+                found[one.rank] = Process(one.state, one.seen_ns - age_ns)
     return found
 
 

@@ -75,7 +75,7 @@ def load_run(
     Raises NothingToJudge, a ValueError, where no rank can be read.
     """
     several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    names = [find_run(path).path for path in several]
+    names = [found for path in several for found in find_run(path).paths]
     wanted = None if ranks is None else set(ranks)
     file_sets, problems = find_rank_files(names, wanted)
     if newest_bytes is not None:

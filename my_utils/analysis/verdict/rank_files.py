@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ... import _core
 from ...core.run_files.lost_rows import LostRows, lost_in_heartbeat, lost_in_notes
-from ...core.run_files.run_metadata import Note, note_of
+from ...core.run_files.run_metadata import Note, note_of, read_run_metadata
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.inputs import FileSet, Inputs, Part
 
@@ -119,22 +119,42 @@ def depths_of(around: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def find_rank_files(
     paths: Iterable[str | os.PathLike[str]], ranks: set[int] | None = None
 ) -> tuple[list[FileSet], list[str]]:
-    """The files of each rank, and what could not be used. Of the processes of a rank the first is
-    taken; the others, of forked children, are named in the second list."""
+    """The files of each rank, and what could not be used. What a rank wrote on several hosts, as a
+    run may start anew with other ranks on a host, is joined in the order of its attempts. Of other
+    processes of a rank the first is taken, and those of forked children are named in the second
+    list."""
     inputs = Inputs(rank=None, recover=True)
     for path in paths:
         inputs.add(os.fspath(path))
     problems = list(inputs.errors)
     found: dict[int, FileSet] = {}
     for file_set in inputs.file_sets(ranks):
-        if file_set.rank in found:
+        if file_set.rank not in found:
+            found[file_set.rank] = file_set
+        elif not _join(found[file_set.rank], file_set):
             problems.append(
                 f"rank {file_set.rank}: {file_set.parts[0].name} belongs to a second process of "
                 "this rank and is left out"
             )
-        else:
-            found[file_set.rank] = file_set
     return list(found.values()), problems
+
+
+def _join(one: FileSet, other: FileSet) -> bool:
+    """Adds the parts of the other one, if it has other attempts of the same run."""
+    (run, attempts), (other_run, others) = _attempts_of(one), _attempts_of(other)
+    if not run or run != other_run or attempts & others or one.worker != other.worker:
+        return False
+    in_order = sorted((one, other), key=lambda each: min(attempts if each is one else others))
+    one.parts = [part for each in in_order for part in each.parts]
+    return True
+
+
+def _attempts_of(file_set: FileSet) -> tuple[str, set[int]]:
+    """The id of its run, "" where it has none, and the numbers of its attempts."""
+    paths = {str(part.path) for part in file_set.parts if part.path and ".part" not in part.name}
+    notes = [note for path in sorted(paths) for note in read_run_metadata(path).notes]
+    ids = {pairs["run_id"] for note in notes for pairs in [note.pairs] if "run_id" in pairs}
+    return ids.pop() if len(ids) == 1 else "", {note.attempt for note in notes}
 
 
 def newest_rows(file_set: FileSet, most_bytes: int) -> FileSet:

@@ -39,11 +39,12 @@ FILE_OF_A_RUN = re.compile(
 
 class FoundRun:
     """path: what to read. how: one sentence that says why it is this one, without the period at its
-    end; empty if the user has named it."""
+    end; empty if the user has named it. paths: `path`, and the folders of the run's other hosts."""
 
-    def __init__(self, path: str, how: str = "") -> None:
+    def __init__(self, path: str, how: str = "", others: Sequence[str] = ()) -> None:
         self.path = path
         self.how = how
+        self.paths = [path, *others]
 
     def __repr__(self) -> str:
         return f"FoundRun(path={self.path!r}, how={self.how!r})"
@@ -53,8 +54,9 @@ def find_run(path: StrPath | None = None) -> FoundRun:
     """The run that `path` means.
 
     path: a run is itself, and so is a file, a glob, a `-`, and what holds no run: the reader has
-        the words for these. Any other folder means the newest run in it, at most two levels deep.
-        None means the newest run in the working directory, itself included.
+        the words for these. Any other folder means the newest run in it, at most two levels deep:
+        all folders whose run.json has its id, as those of several hosts. None means the newest run
+        in the working directory, itself included.
 
     Raises FileNotFoundError if there is none and `path` is None. Links are followed; folders
     whose names begin with a dot are passed by. Thread-safe.
@@ -65,7 +67,9 @@ def find_run(path: StrPath | None = None) -> FoundRun:
     found = _runs_below(given or HERE)
     if found:
         newest = max(found, key=lambda place: (found[place], place))
-        return FoundRun(newest, _sentence(newest, len(found), given))
+        own_id = _run_id(newest) if len(found) > 1 else ""
+        others = [one for one in sorted(found) if one != newest and own_id == _run_id(one) != ""]
+        return FoundRun(newest, _sentence(newest, others, len(found), given), others)
     if given is not None:
         return FoundRun(given)
     raise FileNotFoundError(
@@ -85,9 +89,13 @@ def tell_how(command: str, found: Iterable[FoundRun]) -> None:
 
 
 def found_logs(command: str, paths: Sequence[StrPath], quiet: bool) -> list[str]:
-    """What a command reads: `find_run` of each path, or the newest run here where there are none.
-    Says how they were found unless `quiet`. Ends the command where a path does not exist, or there
-    is no run."""
+    """What a command reads of one run: all paths of `found_runs`."""
+    return [path for one in found_runs(command, paths, quiet) for path in one.paths]
+
+
+def found_runs(command: str, paths: Sequence[StrPath], quiet: bool) -> list[FoundRun]:
+    """`find_run` of each path, or the newest run here where there are none. Says how they were
+    found unless `quiet`. Ends the command where a path does not exist, or there is no run."""
     from ..command_line import EXIT_USAGE, check_inputs, fail
 
     check_inputs(command, paths)
@@ -97,7 +105,7 @@ def found_logs(command: str, paths: Sequence[StrPath], quiet: bool) -> list[str]
         raise SystemExit(fail(command, error, EXIT_USAGE)) from None
     if not quiet:
         tell_how(command, found)
-    return [one.path for one in found]
+    return found
 
 
 def is_run(folder: StrPath) -> bool:
@@ -109,11 +117,23 @@ def is_run(folder: StrPath) -> bool:
         return False
 
 
-def _sentence(path: str, count: int, given: str | None) -> str:
+def _sentence(path: str, others: Sequence[str], count: int, given: str | None) -> str:
     place = f"in {given}" if given else "here"
-    if count == 1:
-        return f"{path} is the only run {place}"
-    return f"{path} is the newest of {count} runs {place}"
+    runs = count - len(others)
+    which = f"the newest of {runs} runs {place}" if runs > 1 else f"the only run {place}"
+    if others:
+        return f"{path} and {len(others)} more of its folders are {which}"
+    return f"{path} is {which}"
+
+
+def _run_id(folder: str) -> str:
+    """That in its run.json; "" where there is none."""
+    from .run_file import read_run_file
+
+    try:
+        return str(read_run_file(folder).get("run_id") or "")
+    except (OSError, ValueError):
+        return ""
 
 
 def _runs_below(top: str) -> dict[str, int]:
