@@ -79,22 +79,36 @@ def run_of(place: Path) -> tuple[dict[str, Any], set[str]]:
     return json.loads((place / "run.json").read_text()), ids
 
 
-def on_two_hosts(
-    folder: Path, kind: str, case: str, *, disk: str = "separate", ranks: int = 1,
-    rdzv_id: str | None = None,
-) -> list[Host]:  # fmt: skip
+def start_on_host(folder: Path, host: int, disk: str, command: list[str]) -> subprocess.Popen[str]:
+    """`my_utils run -- COMMAND` in namespaces of a host, whose logs come to `of<host>`."""
     probe = subprocess.run(
         ["unshare", "-m", "-u", "mount", "-t", "tmpfs", "tmpfs", folder],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if probe.returncode:
         pytest.skip(f"no namespaces here: {probe.stderr.strip()}")
-    script, work, port = folder / "train.py", folder / "work", free_port()
-    script.write_text(TRAIN)
-    work.mkdir()
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
     environment = {
         **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
+    words = [sys.executable, "-m", "my_utils", "run", "--", *command]
+    arguments = [disk, str(work), f"host{host}", str(folder / f"of{host}"), *words]
+    return subprocess.Popen(
+        ["unshare", "-m", "-u", "sh", "-c", ON_A_HOST, "sh", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def on_two_hosts(
+    folder: Path, kind: str, case: str, *, disk: str = "separate", ranks: int = 1,
+    rdzv_id: str | None = None,
+) -> list[Host]:  # fmt: skip
+    script, work, port = folder / "train.py", folder / "work", free_port()
+    script.write_text(TRAIN)
     processes = []
     for host in range(2):
         launcher = [
@@ -107,17 +121,7 @@ def on_two_hosts(
                 f"--nproc-per-node={ranks}",
                 *meeting_place(kind, host, port), *([f"--rdzv-id={rdzv_id}"] if rdzv_id else []),
             ]  # fmt: skip
-        words = [sys.executable, "-m", "my_utils", "run", "--", *launcher, str(script), case]
-        arguments = [disk, str(work), f"host{host}", str(folder / f"of{host}"), *words]
-        processes.append(
-            subprocess.Popen(
-                ["unshare", "-m", "-u", "sh", "-c", ON_A_HOST, "sh", *arguments],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+        processes.append(start_on_host(folder, host, disk, [*launcher, str(script), case]))
     found = []
     outputs = [process.communicate(timeout=300)[0] for process in processes]
     for host, (process, output) in enumerate(zip(processes, outputs, strict=True)):

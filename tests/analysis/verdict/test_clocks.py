@@ -20,6 +20,7 @@ from my_utils.trace.csv2trace import main as csv2trace
 from my_utils.trace.timeline import read_spans
 
 from ...conftest import ROOT, RunPython
+from ...support.clock_shim import clock_shim
 from ...support.run_csv import HEADER, RankCsv
 
 pytestmark = pytest.mark.no_torch
@@ -212,24 +213,6 @@ def test_attempts_of_hosts_are_joined_by_their_numbers(apart_s: float, tmp_path:
     assert np.isfinite(run.step_ns).all()
 
 
-SHIM = r"""
-#define _GNU_SOURCE
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-static volatile long long moved_ns;
-void set_clock(long long ns) { moved_ns = ns; }
-int clock_gettime(clockid_t clock, struct timespec *now) {
-    int failed = (int)syscall(SYS_clock_gettime, clock, now);
-    if (!failed && clock == CLOCK_REALTIME) {
-        long long ns = now->tv_sec * 1000000000LL + now->tv_nsec + moved_ns;
-        now->tv_sec = ns / 1000000000;
-        now->tv_nsec = ns % 1000000000;
-    }
-    return failed;
-}
-"""
-
 PROGRAM = """
 import ctypes, sys, time
 from my_utils import GlobalLogger, MyTimer
@@ -257,9 +240,7 @@ def test_a_clock_that_is_set_under_a_real_run(
     kept_bytes: int, run_python: RunPython, tmp_path: Path
 ) -> None:
     """By a day forwards and then back by more, in the middle of a stage."""
-    (tmp_path / "shim.c").write_text(SHIM)
-    shim = tmp_path / "shim.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, tmp_path / "shim.c"], check=True)
+    shim = clock_shim(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, tmp_path / "logs", str(kept_bytes)], text=True,
         env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(ROOT)}, timeout=120,
