@@ -159,15 +159,17 @@ def _attempts_of(file_set: FileSet) -> tuple[str, set[int]]:
 
 def newest_rows(file_set: FileSet, most_bytes: int) -> FileSet:
     """The newest so many bytes of a rank's rows, and before them what the process says of itself at
-    the beginning of a file. The first step may not be whole. OSError if they cannot be read."""
+    the beginning of a file. The first step may not be whole. What cannot be read stays, so that the
+    reader says so."""
     newest = FileSet(file_set.rank, file_set.worker)
     left = most_bytes
     for part in reversed(file_set.parts):
         if left <= 0:
             break
-        size = part.size()
-        newest.parts.insert(0, part if size <= left else _end_of(part, size, left))
-        left -= size
+        with contextlib.suppress(OSError):
+            size = part.size()
+            part, left = part if size <= left else _end_of(part, size, left), left - size
+        newest.parts.insert(0, part)
     return newest
 
 

@@ -122,3 +122,19 @@ def test_a_command_says_which_run_it_took(tmp_path: Path, run_python: RunPython)
         assert "logs/train-2/profile_rank_0.csv" in said[1]
         assert done.returncode == 1
     assert "newest" not in run_python("-m", "my_utils", "trace", "--quiet").stderr
+
+
+@pytest.mark.parametrize("with_others", [False, True])
+def test_the_folders_of_the_hosts_of_a_run_are_one(with_others: bool, tmp_path: Path) -> None:
+    ids = {"node0": "a", "node1": "a", "node2": "a"} | (
+        {"before": "b", "no file": None, "damaged": ""} if with_others else {}
+    )
+    for second, (name, run_id) in enumerate(reversed(ids.items())):
+        folder = make_run(tmp_path / name, second)
+        if run_id is not None:
+            (folder / "run.json").write_text(f'{{"run_id": "{run_id}"}}' if run_id else "{")
+    found = find_run(tmp_path)
+    assert sorted(found.paths) == [str(tmp_path / f"node{host}") for host in range(3)]
+    assert found.paths[0] == found.path == str(tmp_path / "node0")
+    which = "the newest of 4 runs" if with_others else "the only run"
+    assert f"and 2 more of its folders are {which} in" in found.how
