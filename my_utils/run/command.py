@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ..analysis.live.alerts.options import add_alerts, check_alerts
 from ..core.command_line import EXIT_USAGE, CommandParser, fail, parser
@@ -37,6 +37,9 @@ from .folder import (
 from .parent import Child, cannot_run, end_as
 from .python_options import options_for_script
 from .report_file import Reported, read_reports
+
+if TYPE_CHECKING:
+    from .alerting import Alerting
 
 _USAGE = """\
 my_utils run [options] train.py [arguments …]
@@ -306,12 +309,8 @@ def _record(
                 child = Child(command, environment)
             except OSError as error:
                 return cannot_run(command, error)
-            alerting = None
-            if options.alert is not None:
-                from .alerting import Alerting
-
-                alerting = Alerting(options.alert, options.alert_goodput, place, report)
             with child:
+                alerting = _alerting(options, place, report)
                 status = child.wait()
             reported = Reported()
             if report is not None:
@@ -424,6 +423,18 @@ def _ask_for_capture(place: Place, ranks: frozenset[int], steps: tuple[int, int]
         )  # fmt: skip
     except OSError as error:
         print_lines([f"my_utils run: cannot ask for a capture: {error.strerror}"])
+
+
+def _alerting(options: _Options, place: Place, report: Path | None) -> Alerting | None:
+    if options.alert is None:
+        return None
+    from .alerting import Alerting
+
+    try:
+        return Alerting(options.alert, options.alert_goodput, place, report)
+    except RuntimeError as error:  # no more threads may be started
+        print_lines([f"my_utils run: nobody is told of trouble: {error}"])
+        return None
 
 
 def _close(reported: Reported) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,8 @@ from my_utils.analysis.live.alerts.watch import Limits, Watch
 from my_utils.analysis.live.poll import SnapshotRequest
 from my_utils.analysis.live.poller import Poller
 
+from ...conftest import ROOT, RunPython
+from ...support.inbox import open_inbox
 from ...support.live_ranks import Started, kill, tell, wait_until
 from ...support.schemas import loads_checked
 
@@ -381,6 +387,31 @@ def test_only_who_leads_tells_of_the_run_and_each_of_its_memory(
     assert {one["kind"] for one in told.messages} == {"memory"}
     assert told.messages[0]["left_s"] == pytest.approx(353 * 30, rel=0.05)
     assert "full in about 2 h" in told.messages[0]["text"]
+
+
+def test_the_command_tells_an_address(start: Started, tmp_path: Path) -> None:
+    start(0, 5, "iter,backward")
+    late = start(1, 5, "iter,backward")
+    with open_inbox() as inbox:
+        live = subprocess.Popen(
+            [sys.executable, "-m", "my_utils", "live", str(tmp_path), "--alert", inbox.address,
+             "--interval", "0.1", "--json"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert live.stdout is not None
+        assert json.loads(live.stdout.readline())["suspects"] == []
+        threading.Thread(target=live.stdout.read, daemon=True).start()
+        kill(late)
+        wait_until(lambda: ("gone", "began", [1]) in inbox.events())
+        live.send_signal(signal.SIGINT)
+        assert live.wait(60) == 0
+    assert inbox.messages()[0]["run"] == tmp_path.name
+
+
+@pytest.mark.parametrize("option", ["--once", "--hung=5"])
+def test_one_look_tells_nobody(option: str, tmp_path: Path, run_python: RunPython) -> None:
+    done = run_python("-m", "my_utils", "live", str(tmp_path), option, "--alert", "true")
+    assert done.returncode == 2 and "--alert watches until Ctrl-C" in done.stderr
 
 
 def test_goodput_below_the_limit(tmp_path: Path) -> None:
