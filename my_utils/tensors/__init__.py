@@ -9,6 +9,7 @@ here changes a tensor, its gradient, or the state of a random generator, and all
 from any thread.
 
 ================= ================================================================================
+``assert_same``   an assertion, as `torch.testing.assert_close`; says where and how far
 ``compare``       how two tensors differ, and where
 ``global_hash``   the tensor hash of a whole DTensor, without gathering it
 ``md5``           MD5 of the bytes, as ``hashlib`` has it, of many tensors side by side
@@ -38,12 +39,14 @@ from .._core import (
     tensor_hash,
 )
 from .dtensor import global_hash
+from .same import assert_same
 
 __all__ = [
     "NanInfCount",
     "TensorDiff",
     "TensorDigest",
     "TensorStats",
+    "assert_same",
     "compare",
     "global_hash",
     "md5",

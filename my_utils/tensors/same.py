@@ -1,0 +1,182 @@
+"""assert_same: two values agree as torch.testing.assert_close says it, or the text says how not."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator
+from typing import Any
+
+from .._core import TensorDiff, compare, stats
+from ..core.units import count_text
+from .leaves import leaves
+from .tensor_kinds import resolve
+from .ulp import ulps_between
+
+_SHOWN = 5  # values that differ; others are counted
+_NAMES = ("actual", "expected")
+
+Index = tuple[int, ...]
+
+
+def assert_same(
+    actual: Any,
+    expected: Any,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    equal_nan: bool = False,
+    check_dtype: bool = True,
+    check_device: bool = True,
+) -> None:
+    """Raises AssertionError unless both have the same structure, and close values in it.
+
+    actual, expected: tensors, numpy arrays, numbers, or mappings, lists, tuples and dataclasses of
+        them. Other values must be equal.
+    rtol, atol: elements agree if |actual - expected| <= atol + rtol * |expected|. The defaults are
+        those of `torch.testing.assert_close` for the dtypes.
+    equal_nan: whether a NaN agrees with a NaN.
+    check_dtype, check_device: whether tensors of other dtypes or devices differ.
+
+    One pass over both, in C, without a copy. The text has, for each tensor that differs, the first
+    element, the largest difference, how many steps of the dtype (ulp) that is, and where NaNs and
+    infinities disagree.
+
+    Raises TypeError and ValueError for wrong arguments. Thread-safe.
+
+    >>> import numpy as np
+    >>> expected = {"loss": np.float32([1, 2, 3])}
+    >>> assert_same({"loss": expected["loss"].copy()}, expected)
+    >>> assert_same({"loss": np.float32([1, 2.5, 3])}, expected)
+    Traceback (most recent call last):
+    AssertionError: ['loss']: 1 of 3 elements differ by more than 1e-05 + 1.3e-06 * |expected|
+      float32 (3,)
+      first at (1,): 2.5, expected 2.0: 2,097,152 ulp
+    """
+    __tracebackhide__ = True
+    found = dict(leaves(actual)), dict(leaves(expected))
+    texts = [*_unpaired(*found)]
+    tolerance = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan}
+    for path, value in found[0].items():
+        if path in found[1]:
+            text = _difference(value, found[1][path], tolerance, check_dtype, check_device)
+            if text:
+                texts.append(f"{path}: {text}" if path else text)
+    if texts:
+        more = f"\n{len(texts) - _SHOWN} more values differ" if len(texts) > _SHOWN else ""
+        raise AssertionError("\n".join(texts[:_SHOWN]) + more)
+
+
+def _unpaired(actual: dict[str, Any], expected: dict[str, Any]) -> Iterator[str]:
+    for name, one, other in (("actual", actual, expected), ("expected", expected, actual)):
+        missing = [path or "the value itself" for path in one if path not in other]
+        if missing:
+            more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+            yield f"only in {name}: {', '.join(missing[:_SHOWN])}{more}"
+
+
+def _difference(
+    actual: Any, expected: Any, tolerance: dict[str, Any], check_dtype: bool, check_device: bool
+) -> str:
+    """Empty where both agree."""
+    pair = actual, expected
+    if all(isinstance(one, numbers.Number) for one in pair):
+        import numpy
+
+        pair = numpy.asarray(actual), numpy.asarray(expected)
+    elif not any(_is_tensor(one) for one in pair):
+        equal = actual is expected or actual == expected
+        return "" if equal else f"{actual!r:.200}, expected {expected!r:.200}"
+    elif not all(_is_tensor(one) for one in pair):
+        return f"{_kind(actual)}, expected {_kind(expected)}"
+    else:
+        for checked, of in ((True, _shape), (check_dtype, _dtype), (check_device, _device)):
+            if checked and of(actual) != of(expected):
+                return f"{of.__name__[1:]} {of(actual)}, expected {of(expected)}"
+    found = compare(*pair, max_mismatches=1, **tolerance)
+    return "\n  ".join(difference_lines(found, *pair)) if found.mismatches else ""
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__name__} {value!r:.100}" if not _is_tensor(value) else "a tensor"
+
+
+def _shape(tensor: Any) -> Index:
+    return tuple(tensor.shape)
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _device(tensor: Any) -> str:
+    return str(getattr(tensor, "device", "cpu"))
+
+
+# --- the text ---
+
+
+def difference_lines(
+    found: TensorDiff, actual: Any, expected: Any, words: str = "expected"
+) -> Iterator[str]:
+    """How two tensors of one shape differ.
+
+    found: what `compare` says of them, with the first mismatch. words: between the two values.
+    """
+    allowed = f"{found.atol:g} + {found.rtol:g} * |{_NAMES[1]}|"
+    by = f" by more than {allowed}" if found.atol or found.rtol else ""
+    yield f"{found.mismatches:,} of {found.elements:,} elements differ{by}"
+    yield f"{' and '.join(dict.fromkeys(found.dtypes))} {found.shape}"
+    dtype = found.dtypes[0] if found.dtypes[0] == found.dtypes[1] else ""
+    if found.first:
+        index, *values = found.first[0]
+        yield f"first at {index}: {_pair_text(values[0], values[1], dtype, words)}"
+    largest = found.max_abs_index
+    if largest is not None and found.max_abs and (not found.first or largest != found.first[0][0]):
+        values = [_element(tensor, largest) for tensor in (actual, expected)]
+        text = _pair_text(values[0], values[1], dtype, words)
+        yield f"largest difference {found.max_abs:.3g} at {largest}: {text}"
+    if found.nan_disagreements:
+        yield f"NaN in one of them: {_not_finite(found.nan_disagreements, actual, expected, 'nan')}"
+    if found.inf_disagreements:
+        yield f"other infinities: {_not_finite(found.inf_disagreements, actual, expected, 'inf')}"
+
+
+def _pair_text(a: Any, b: Any, dtype: str, words: str) -> str:
+    steps = ulps_between(a, b, dtype)
+    return f"{a!r}, {words} {b!r}" + (f": {steps:,} ulp" if steps else "")
+
+
+def _element(tensor: Any, index: Index) -> Any:
+    if hasattr(tensor, "detach"):
+        tensor = resolve(tensor, "tensor")
+    return tensor[index].item()
+
+
+def _not_finite(places: int, actual: Any, expected: Any, kind: str) -> str:
+    """Where the first ones are; of a tensor that has none, that."""
+    import numpy
+
+    texts = []
+    for name, tensor in zip(_NAMES, (actual, expected), strict=True):
+        seen = stats(tensor)
+        count, first = (
+            (seen.nans, seen.first_nan)
+            if kind == "nan"
+            else (seen.pos_infs + seen.neg_infs, seen.first_inf)
+        )
+        at = f", first at {_plain(numpy.unravel_index(first, _shape(tensor)))}" if count else ""
+        texts.append(f"{count:,} in {name}{at}")
+    return f"{count_text(places, 'place')}; {'; '.join(texts)}"
+
+
+def _plain(index: Any) -> Index:
+    """
+    >>> import numpy
+    >>> _plain(numpy.unravel_index(5, (2, 3)))
+    (1, 2)
+    """
+    return tuple(int(each) for each in index)
