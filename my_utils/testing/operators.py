@@ -22,15 +22,15 @@ def checks_of(item: pytest.Item, by_option: Sequence[str]) -> list[tuple[str, di
     marker = item.get_closest_marker(MARKER)
     if marker is None:
         return [(name, {}) for name in by_option]
-    check_names(marker.args)
+    check_names(MARKER, marker.args)
     return [(name, dict(marker.kwargs)) for name in marker.args]
 
 
-def check_names(names: Sequence[str]) -> None:
-    """ValueError for a name of no check."""
+def check_names(where: str, names: Sequence[str]) -> None:
+    """ValueError for a name of no check. where: the option or the marker that has it."""
     for name in names:
         if name not in CHECKS:
-            raise ValueError(f"must be {' or '.join(CHECKS)}, not {name!r:.100}")
+            raise ValueError(f"{where} must be {' or '.join(CHECKS)}, not {name!r:.100}")
 
 
 def run_checked(

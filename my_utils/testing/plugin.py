@@ -5,7 +5,6 @@ What they need is imported when a test or an option asks for it.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,30 +55,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
-    checks = _checks(config)
-    if checks:
-        from .operators import check_names
-
-        with _as_usage_error("--my-utils-check"):
-            check_names(checks)
     trace = config.getoption("my_utils_trace")
-    if trace and not hasattr(config, "workerinput"):  # a worker of xdist sends its reports
-        from .run_trace import RunTrace
+    try:
+        if checks := _checks(config):
+            from .operators import check_names
 
-        with _as_usage_error("--my-utils-trace"):
+            check_names("--my-utils-check", checks)
+        if trace and not hasattr(config, "workerinput"):  # a worker of xdist sends its reports
+            from .run_trace import RunTrace
+
             config.pluginmanager.register(RunTrace(Path(config.invocation_params.dir, trace)))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _checks(config: pytest.Config) -> list[str]:
     return [*config.getini("my_utils_check"), *config.getoption("my_utils_check")]
-
-
-@contextlib.contextmanager
-def _as_usage_error(option: str) -> Generator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise pytest.UsageError(f"{option}: {error}") from None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -52,7 +52,7 @@ class RunTrace:
     def __init__(self, path: Path) -> None:
         check_suffix(path, list(SUFFIXES))
         if not path.parent.is_dir():
-            raise ValueError(f"must be in a folder that exists, not in {path.parent}")
+            raise ValueError(f"--my-utils-trace must be in a folder, not in {path.parent}")
         self.path = path.with_stem(path.stem + of_rank())
         self._phases: dict[tuple[str, str], list[_Phase]] = {}
         self._outcome = ""
