@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .plugin import CHECKS
+
 if TYPE_CHECKING:
     from ..profilers.operators.compare_mode import CompareWithCPU
     from ..profilers.operators.nan_inf_mode import NanInfTracker
 
 MARKER = "my_utils_check"
-CHECKS = ("NanInfTracker", "CompareWithCPU")
 
 
 def checks_of(item: pytest.Item, by_option: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -22,15 +23,10 @@ def checks_of(item: pytest.Item, by_option: Sequence[str]) -> list[tuple[str, di
     marker = item.get_closest_marker(MARKER)
     if marker is None:
         return [(name, {}) for name in by_option]
-    check_names(MARKER, marker.args)
-    return [(name, dict(marker.kwargs)) for name in marker.args]
-
-
-def check_names(where: str, names: Sequence[str]) -> None:
-    """ValueError for a name of no check. where: the option or the marker that has it."""
-    for name in names:
+    for name in marker.args:
         if name not in CHECKS:
-            raise ValueError(f"{where} must be {' or '.join(CHECKS)}, not {name!r:.100}")
+            raise ValueError(f"{MARKER} must be {' or '.join(CHECKS)}, not {name!r:.100}")
+    return [(name, dict(marker.kwargs)) for name in marker.args]
 
 
 def run_checked(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .golden import TensorGolden
     from .stage_times import StageTimes
 
+CHECKS = ("NanInfTracker", "CompareWithCPU")
 _MARKERS = (
     "my_utils_check(*names, **arguments): run the test under NanInfTracker or CompareWithCPU, "
     "with these arguments; without a name under neither",
@@ -34,48 +35,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--my-utils-check",
         action="append",
         default=[],
-        metavar="NAME",
-        help="run each test under NanInfTracker or CompareWithCPU; repeatable",
+        choices=CHECKS,
+        help="run each test under it; repeatable",
     )
     group.addoption(
         "--my-utils-trace",
         metavar="FILE",
         help="write the test run as a trace for Perfetto, with a track for each worker of xdist",
     )
-    group.addoption(
-        "--my-utils-baseline",
-        metavar="DIR",
-        help="where stage times are kept (default: in pytest's cache)",
-    )
-    parser.addini("my_utils_check", "checks for each test, as --my-utils-check", "args")
     parser.addini("my_utils_gates", "limits of tests without my_utils_gate", "args")
-    parser.addini("my_utils_baseline", "as --my-utils-baseline, from the root folder")
+    parser.addini("my_utils_baseline", "folder of stage times (default: in pytest's cache)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
     trace = config.getoption("my_utils_trace")
-    try:
-        if checks := _checks(config):
-            from .operators import check_names
+    if trace and not hasattr(config, "workerinput"):  # a worker of xdist sends its reports
+        from .run_trace import RunTrace
 
-            check_names("--my-utils-check", checks)
-        if trace and not hasattr(config, "workerinput"):  # a worker of xdist sends its reports
-            from .run_trace import RunTrace
-
+        try:
             config.pluginmanager.register(RunTrace(Path(config.invocation_params.dir, trace)))
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-def _checks(config: pytest.Config) -> list[str]:
-    return [*config.getini("my_utils_check"), *config.getoption("my_utils_check")]
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    by_option = _checks(item.config)
+    by_option = item.config.getoption("my_utils_check")
     if by_option or item.get_closest_marker("my_utils_check"):
         from .operators import checks_of, run_checked
 

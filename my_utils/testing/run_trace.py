@@ -7,10 +7,13 @@ and that a trace.
 from __future__ import annotations
 
 import csv
+import itertools
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +30,13 @@ _HEADER = (
     "duration_ms", "metadata",
 )  # fmt: skip
 _NO_STEP = -1
-_TAG = "pytest"
 
 _Row = tuple[int, str, str, str, str]  # Unix ns, name, type, duration, metadata
 
 
 @dataclass(frozen=True)
 class _Phase:
-    """name: "setup", "call" or "teardown", or what xdist says of a worker that crashed."""
+    """name: "setup", "call" or "teardown", or "crashed" for a worker of xdist."""
 
     name: str
     outcome: str
@@ -55,14 +57,20 @@ class RunTrace:
             raise ValueError(f"--my-utils-trace must be in a folder, not in {path.parent}")
         self.path = path.with_stem(path.stem + of_rank())
         self._phases: dict[tuple[str, str], list[_Phase]] = {}
+        self._free_ns: dict[str, int] = {}  # by worker, the end of its last phase
         self._outcome = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Of this process, or of a worker of xdist. A test that runs again is a slice again."""
-        key = getattr(report, "worker_id", "main"), report.nodeid
-        phases = self._phases.setdefault(key, [])
-        begin_ns, end_ns = round(report.start * 1e9), round(report.stop * 1e9)
-        phases.append(_Phase(report.when, report.outcome, begin_ns, end_ns))
+        """Of this process, or of a worker of xdist. A worker that crashed says no times."""
+        worker = report.node.gateway.id if hasattr(report, "node") else "main"
+        stop_ns = round(report.stop * 1e9) or time.time_ns()
+        begin_ns = round(report.start * 1e9) or self._free_ns.get(worker, stop_ns)
+        # pytest takes begins from one clock and durations from another: phases may overlap a bit.
+        begin_ns = max(begin_ns, self._free_ns.get(worker, 0))
+        self._free_ns[worker] = end_ns = max(stop_ns, begin_ns)
+        name = str(report.when).replace("???", "crashed")
+        phase = _Phase(name, report.outcome, begin_ns, end_ns)
+        self._phases.setdefault((worker, report.nodeid), []).append(phase)
 
     def pytest_sessionfinish(self) -> None:
         """A trace that cannot be written is said in the summary, and does not fail the tests."""
@@ -81,41 +89,45 @@ class RunTrace:
             with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
                 table = csv.writer(file, lineterminator="\n")
                 table.writerow(_HEADER)
-                for at_ns, name, kind, duration, metadata in sorted(self._rows()):
+                for at_ns, name, kind, duration, metadata in sorted(
+                    self._rows(), key=itemgetter(0)
+                ):
                     time = f"{at_ns // 10**9}.{at_ns % 10**9:09d}"
                     row = (time, "-", host_name(), _NO_STEP, name, kind, duration, metadata)
                     table.writerow(row)
             csv_to_trace(folder, self.path)
 
     def _rows(self) -> Iterator[_Row]:
-        threads = {worker: at for at, worker in enumerate(sorted({key[0] for key in self._phases}))}
+        workers = sorted({worker for worker, _ in self._phases})
         first = min((one[0].begin_ns for one in self._phases.values()), default=0)
         process = {"pid": os.getpid(), "rank": current_rank(), "world_size": world_size(),
-                   "attempt": 1, "host": host_name(), "label": _TAG}  # fmt: skip
+                   "attempt": 1, "host": host_name(), "label": "pytest"}  # fmt: skip
         yield _note("process", first, process)
-        for worker, tid in threads.items():
-            yield _note("thread", first, {"tid": tid, "tag": _TAG, "thread_name": worker})
-        node = 0
+        for tid, worker in enumerate(workers):
+            yield _note("thread", first, {"tid": tid, "thread_name": worker})
+        nodes = itertools.count(1)
         for (worker, nodeid), phases in self._phases.items():
-            ids = {"tid": threads[worker], "tag": _TAG}
-            node += 1
-            test = node
-            worst = max((one.outcome for one in phases), key=_WORSE.index)
-            whole = _Phase(nodeid, worst, phases[0].begin_ns, max(one.end_ns for one in phases))
-            yield from _slice(whole, {"node_id": test, "parent_id": 0, **ids})
+            tid, test = workers.index(worker), next(nodes)
+            worst = max((one.outcome for one in phases), key=_OUTCOMES.index)
+            whole = _Phase(nodeid, worst, phases[0].begin_ns, phases[-1].end_ns)
+            begin, end = _slice(whole, test, 0, tid)
+            yield begin
             for phase in phases:
-                node += 1
-                yield from _slice(phase, {"node_id": node, "parent_id": test, **ids})
+                yield from _slice(phase, next(nodes), test, tid)
+            yield end
 
 
-_WORSE = ("passed", "skipped", "failed")
+_OUTCOMES = ("passed", "skipped", "failed")
 
 
-def _slice(phase: _Phase, ids: Mapping[str, object]) -> Iterator[_Row]:
-    yield phase.begin_ns, phase.name, "START", "", metadata_text(ids)
+def _slice(phase: _Phase, node: int, parent: int, tid: int) -> tuple[_Row, _Row]:
+    ids = {"node_id": node, "parent_id": parent, "tid": tid}
     milliseconds = f"{(phase.end_ns - phase.begin_ns) / 1e6:.6f}"
     metadata = metadata_text({**ids, "outcome": phase.outcome, "test": phase.name})
-    yield phase.end_ns, phase.name, "END", milliseconds, metadata
+    return (
+        (phase.begin_ns, phase.name, "START", "", metadata_text(ids)),
+        (phase.end_ns, phase.name, "END", milliseconds, metadata),
+    )
 
 
 def _note(name: str, at_ns: int, pairs: Mapping[str, object]) -> _Row:

@@ -91,16 +91,13 @@ class StageTimes:
 
 
 def _home(config: pytest.Config) -> Path:
-    """Where runs are kept: the option, the ini key, or pytest's cache."""
-    chosen = config.getoption("my_utils_baseline")
-    if chosen:
-        return Path(config.invocation_params.dir, chosen)
+    """Where runs are kept."""
     chosen = config.getini("my_utils_baseline")
     if chosen:
         return Path(config.rootpath, chosen)
     cache = getattr(config, "cache", None)
     if cache is None:
-        raise RuntimeError("pytest has no cache here: pass --my-utils-baseline DIR")
+        raise RuntimeError("pytest has no cache here: set my_utils_baseline in its ini file")
     home: Path = cache.mkdir("my_utils_stage_times")
     return home
 

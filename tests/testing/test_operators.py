@@ -72,5 +72,5 @@ def test_findings_fail_the_test(suite: Suite) -> None:
 def test_an_unknown_check_is_refused_at_once(suite: Suite) -> None:
     done = suite.start("--my-utils-check", "Nan")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    text = "--my-utils-check must be NanInfTracker or CompareWithCPU, not 'Nan'"
-    assert text in done.stderr
+    assert "argument --my-utils-check: invalid choice: 'Nan'" in done.stderr
+    assert "NanInfTracker" in done.stderr

@@ -37,7 +37,8 @@ SUITE = """
 """
 SLICES = (
     "select s.id as id, s.parent_id as parent, s.name as name, s.ts as ts, s.dur as dur, "
-    "t.name as track, extract_arg(s.arg_set_id, 'debug.outcome') as outcome from slice s "
+    "t.name as track, coalesce(extract_arg(s.arg_set_id, 'debug.outcome'), "
+    "extract_arg(s.arg_set_id, 'args.outcome')) as outcome from slice s "
     "join thread_track tt on s.track_id = tt.id join thread t using (utid) order by s.ts"
 )
 
@@ -83,6 +84,7 @@ def test_a_track_for_each_worker(suite: Suite) -> None:
     assert {one["track"] for one in tests} >= {"gw0", "gw1"}
     (killed,) = (one for one in tests if "kills" in one["name"])
     assert killed["outcome"] == "failed"
+    assert killed["id"] in {one["parent"] for one in slices if one["name"] == "crashed"}
 
 
 @pytest.mark.slow

@@ -34,7 +34,8 @@ SUITE = """
     @pytest.mark.my_utils_gate("iter:+50%")
     def test_few_steps(stage_times):
         for _ in stage_times.steps(range(3)):
-            pass
+            with stage_times.timer.time_stage("forward"):
+                pass
 
     @pytest.mark.my_utils_gate("iter")
     def test_no_limit(stage_times):
@@ -90,7 +91,7 @@ def test_a_slower_run_fails(timed: Suite) -> None:
 @pytest.mark.slow
 def test_gates_of_the_ini_file_and_what_is_not_decided(timed: Suite) -> None:
     timed.write("pytest.ini", "[pytest]\nmy_utils_gates = iter:+50%\n")
-    options = ("--my-utils-baseline", "kept", "-k", "ini or few or limit or log")
+    options = ("-o", "my_utils_baseline=kept", "-k", "ini or few or limit or log")
     first = timed.run(*options, FORWARD_S=FAST)
     assert counts(first) == {"passed": 3, "error": 1}
     assert "'iter' is not a limit such as iter:+2%" in first
