@@ -47,7 +47,7 @@ def against_reads(huge: bool, smoke: bool) -> Claim:
 def run(smoke: bool) -> list[Claim]:
     import torch
 
-    from my_utils.tensors import compare
+    from my_utils.tensors import assert_same, compare
 
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(2**16 if smoke else 2**24, generator=generator)
@@ -56,6 +56,7 @@ def run(smoke: bool) -> list[Claim]:
         "compare": lambda: compare(a, near),
         "allclose": lambda: torch.allclose(a, near, rtol=1.3e-6, atol=1e-5),
         "assert_close": lambda: torch.testing.assert_close(a, near),
+        "assert_same": lambda: assert_same(a, near),
     }
     claims = []
     before = torch.get_num_threads()
@@ -67,6 +68,9 @@ def run(smoke: bool) -> list[Claim]:
             what = f"compare of 2 x {a.numel() / 1e6:.1f} M float32, {threads} thread(s)"
             for peer, bound in (("allclose", 35), ("assert_close", 15)):
                 claims.append(Claim(what, median["compare"], peer, median[peer], "ms", bound, True))
+            same = what.replace("compare", "assert_same")
+            pair = median["assert_same"], "assert_close", median["assert_close"]
+            claims.append(Claim(same, *pair, "ms", 15, True))
         rise = peak_mib(sides["compare"])
         torch.set_num_threads(1)
         claims += [against_reads(huge, smoke) for huge in (True, False)]

@@ -6,18 +6,17 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from ..core.reprs import short_repr
 from ..tensors.leaves import leaves
 from .golden_differences import differences
 from .golden_file import UPDATE, GoldenError, GoldenTensor, describe, read_golden, write_golden
 from .names import file_name, of_rank
-
-if TYPE_CHECKING:
-    import pytest
 
 FOLDER = "golden"
 _SHOWN = 5  # tensors that differ; others are counted
@@ -44,7 +43,7 @@ class TensorGolden:
         self._names: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"TensorGolden({str(self.path)!r})"
+        return short_repr(self, "path")
 
     def __call__(self, value: Any, name: str = "value", *, tolerance: float | None = None) -> None:
         """Raises AssertionError unless the tensors in `value` are those of the file.

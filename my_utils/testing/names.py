@@ -14,7 +14,7 @@ def file_name(name: str) -> str:
     """The name of a test as that of a file; other names have others.
 
     >>> file_name("TestGpt.test_loss[cpu-2]"), file_name("test_loss[a/b]")
-    ('TestGpt.test_loss[cpu-2]', 'test_loss[a_b]-e0a1bd25')
+    ('TestGpt.test_loss[cpu-2]', 'test_loss[a_b]-999684be')
     """
     plain = re.sub(r"[^A-Za-z0-9_.,=\[\]+-]", "_", name)[:_NAME_MAX]
     if plain == name:

@@ -7,17 +7,18 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
 
+from ..analysis.diff.comparison import compare_files
+from ..analysis.diff.gates import Gate, judge_gate, parse_gate, worst_of
+from ..analysis.diff.text import gate_line
+from ..core.reprs import short_repr
 from ..core.units import count_text
 from ..record.log.logger import GlobalLogger
 from ..record.stages.timers import MyTimer
 from .names import file_name, of_rank
-
-if TYPE_CHECKING:
-    from ..analysis.diff.gates import Gate
 
 MARKER = "my_utils_gate"
 _LAST, _NEW, _BEFORE = "last", "new", "before"
@@ -55,7 +56,7 @@ class StageTimes:
         self.timer = MyTimer(use_cuda=_has_cuda(), tag="stage_times")
 
     def __repr__(self) -> str:
-        return f"StageTimes({str(self.folder)!r})"
+        return short_repr(self, "folder")
 
     def _open(self) -> None:
         """Rows from before the test, which waited in memory, go to a separate folder."""
@@ -104,8 +105,6 @@ def _home(config: pytest.Config) -> Path:
 
 def _gates_of(request: pytest.FixtureRequest) -> list[Gate]:
     """Of the test's markers, or where it has none those of the ini file."""
-    from ..analysis.diff.gates import parse_gate
-
     markers = request.node.iter_markers(MARKER)
     texts = [text for marker in markers for text in marker.args]
     return [parse_gate(text) for text in texts or request.config.getini("my_utils_gates")]
@@ -119,10 +118,6 @@ def _has_cuda() -> bool:
 def _passed(gates: Sequence[Gate], last: Path, new: Path) -> bool:
     """Whether all gates passed, or there is nothing to compare with; fails the test if one
     failed, and warns of those that are undecided."""
-    from ..analysis.diff.comparison import compare_files
-    from ..analysis.diff.gates import judge_gate, worst_of
-    from ..analysis.diff.text import gate_line
-
     found = compare_files([str(last)], [str(new)]).found
     results = [judge_gate(gate, found) for gate in gates]
     worst = worst_of(results)
