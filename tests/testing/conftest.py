@@ -35,20 +35,21 @@ class Suite:
         return path
 
     def start(
-        self, *arguments: str, ranks: int = 0, **env: str
+        self, *arguments: str, ranks: int = 0, plugin: bool = True, **env: str
     ) -> subprocess.CompletedProcess[str]:
         """ranks: how many torchrun starts."""
         launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}"] if ranks else []
+        with_plugin = ["-p", PLUGIN] if plugin else []
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         return subprocess.run(
-            [sys.executable, *launcher, "-m", "pytest", "-p", PLUGIN, *arguments],
+            [sys.executable, *launcher, "-m", "pytest", *with_plugin, *arguments],
             env={**os.environ, "PYTHONPATH": path, **NO_OTHER_PLUGINS, **env},
             cwd=self.folder, timeout=280, capture_output=True, text=True, check=False,
         )  # fmt: skip
 
-    def run(self, *arguments: str, ranks: int = 0, **env: str) -> str:
+    def run(self, *arguments: str, ranks: int = 0, plugin: bool = True, **env: str) -> str:
         """What a run prints that ends with tests passed or failed."""
-        done = self.start(*arguments, ranks=ranks, **env)
+        done = self.start(*arguments, ranks=ranks, plugin=plugin, **env)
         assert done.returncode in (0, 1), done.stdout + done.stderr
         return done.stdout
 

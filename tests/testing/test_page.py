@@ -21,7 +21,6 @@ def test_the_suite_of_the_page(suite: Suite) -> None:
     output = suite.run("-W", "ignore::DeprecationWarning", "-p", "xdist.plugin", *trace[1:])
     assert counts(output)["passed"] == 5
     assert (suite.folder / trace[-1]).stat().st_size > 0
-    golden = suite.folder / "golden/test_model"
-    assert sorted(path.name for path in golden.iterdir()) == [
-        "test_what_it_computes.toml", "weights.toml",
-    ]  # fmt: skip
+    golden = suite.folder / "golden"
+    assert (golden / "test_model/test_what_it_computes.toml").exists()
+    assert (golden / "weights.toml").exists()
