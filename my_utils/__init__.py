@@ -6,6 +6,8 @@ neither torch nor numpy.
 >>> import my_utils
 >>> my_utils.__version__
 '0.1.0'
+
+PYTEST_DONT_REWRITE: pytest would warn where this was imported before it, as `my_utils run` does.
 """
 
 from __future__ import annotations

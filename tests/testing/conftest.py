@@ -13,8 +13,6 @@ import pytest
 
 from ..conftest import ROOT
 
-pytest.importorskip("torch", reason="torch is not installed")
-
 PLUGIN = "my_utils.testing.plugin"
 # What is installed beside it would be loaded too, and the plugin a second time by its entry point.
 NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 
 from my_utils.testing import plugin
 
-from ..conftest import ROOT
+from ..conftest import ROOT, RunPython
 from .conftest import Suite, counts
 
 # A suite as others write them: with options, fixtures and markers for golden files of its own.
@@ -86,6 +87,21 @@ def test_the_names_begin_as_they_should(suite: Suite) -> None:
     assert keys == {"my_utils_gates", "my_utils_baseline"}
     fixtures = suite.start("--fixtures", "-q").stdout
     assert "tensor_golden --" in fixtures and "stage_times --" in fixtures
+
+
+def test_pytest_does_not_warn_of_an_early_import(tmp_path: Path, run_python: RunPython) -> None:
+    """`my_utils run` imports the package before pytest, which rewrites what a wheel lists."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/my_utils").symlink_to(ROOT / "my_utils")
+    wheel = tmp_path / "site/my_utils-0.1.0.dist-info"
+    wheel.mkdir()
+    (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: my_utils\nVersion: 0.1.0\n")
+    (wheel / "entry_points.txt").write_text(f"[pytest11]\nmy_utils = {plugin.__name__}\n")
+    (wheel / "RECORD").write_text("my_utils/__init__.py,,\nmy_utils/testing/plugin.py,,\n")
+    (tmp_path / "test_it.py").write_text("def test_it(tensor_golden): pass")
+    program = "import sys, my_utils, pytest; sys.exit(pytest.main(['-W', 'error', '-q']))"
+    done = run_python("-c", program, env={"PYTHONPATH": str(tmp_path / "site")})
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_entry_point_is_declared() -> None:
