@@ -15,6 +15,7 @@ import json
 import random
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from collections import Counter
@@ -28,9 +29,14 @@ from my_utils import _core
 PAGE = 4096
 JOURNAL_BYTES = 35168256
 BOOT_ID_AT, BOOT_ID_BYTES = 88, 36
+NAMES_AT, NAMES = 2 * PAGE, 4096  # an offset and a length each, then the bytes
+CHUNKS_AT, CHUNK_BYTES, RING_AT, SLOT = 1089536, 532480, 2 * PAGE, 64
+RECORD = struct.Struct("<4B2H2QqQQ2IQ")  # kind, event, flags, depth, name, slots, node, …, step, …
+STAGE, EVENT = 1, 2
 OTHER_BOOT = b"00000000-0000-4000-8000-000000000000"
 ADOPTED_EACH = 5
 ROW = re.compile(rb"\d+\.\d{9},")
+UNPROVEN = re.compile(rb"my_utils\.doubtful.*unproven=(\d+)")
 
 VICTIM = """
 import sys, threading
@@ -190,6 +196,42 @@ def worn(source: random.Random, data: bytes) -> bytes:
     return data
 
 
+def stage_of(record: tuple[int, ...], names: dict[int, str]) -> tuple[Key, Row]:
+    return (str(record[6]), "END"), (names.get(record[4], ""), str(record[8]))
+
+
+def event_of(record: tuple[int, ...], payload: bytes) -> tuple[Key, Row]:
+    """No key where the payload is not one that VICTIM writes."""
+    name_bytes, more_bytes = struct.unpack_from("<II", payload)
+    name, more = payload[8 : 8 + name_bytes], payload[8 + name_bytes :][:more_bytes]
+    number = record[8]
+    is_whole = more == b"i=%d,text=%s" % (number, b"x" * (number % 300))
+    return (f"event {number}" if is_whole else "", "INSTANT"), (name.decode(), str(number))
+
+
+def held_by(journal: bytes, truth: dict[Key, Row]) -> set[Key]:
+    """What the image holds from the first byte to the last of its record and of its name."""
+    names: dict[int, str] = {}
+    blob = NAMES_AT + 8 * NAMES
+    for number in range(NAMES):
+        offset, length = struct.unpack_from("<II", journal, NAMES_AT + 8 * number)
+        names[number] = journal[blob + offset : blob + offset + length].decode(errors="replace")
+    held: set[Key] = set()
+    for chunk in range(CHUNKS_AT, len(journal) - CHUNK_BYTES + 1, CHUNK_BYTES):
+        ring = journal[chunk + RING_AT : chunk + CHUNK_BYTES]
+        for at, record in enumerate(RECORD.iter_unpack(ring)):
+            if record[0] == STAGE and record[5] == 1:
+                key, row = stage_of(record, names)
+            elif record[0] == EVENT and 1 < record[5] < len(ring) // SLOT:
+                begin, end = (at + 1) * SLOT, (at + record[5]) * SLOT
+                key, row = event_of(record, (ring + ring)[begin:end])
+            else:
+                continue
+            if truth.get(key) == row:
+                held.add(key)
+    return held
+
+
 @dataclass
 class Image:
     """The files after a power loss."""
@@ -198,6 +240,7 @@ class Image:
     journal: Path
     csvs: dict[str, bytes]
     other_boot: bool
+    held: set[Key]  # by the journal; empty where files of the CSV were removed on purpose
 
 
 def make_image(source: random.Random, series: Series, folder: Path) -> Image:
@@ -211,7 +254,8 @@ def make_image(source: random.Random, series: Series, folder: Path) -> Image:
     path.write_bytes(journal)
     with open(path, "r+b") as file:
         file.truncate(JOURNAL_BYTES)
-    csvs = dict(source.choice(series.moments).csvs)
+    all_csvs = source.choice(series.moments).csvs
+    csvs = dict(all_csvs)
     oldest = sorted(name for name in csvs if ".part" in name)
     for name in oldest[: source.choice([0, 0, len(oldest) // 2, len(oldest)])]:
         del csvs[name]  # as keep_csv_bytes does
@@ -219,7 +263,9 @@ def make_image(source: random.Random, series: Series, folder: Path) -> Image:
     csvs[newest] = worn(source, csvs[newest])
     for name, data in csvs.items():
         (folder / name).write_bytes(data)
-    return Image(folder, path, csvs, other_boot)
+    was_removed = csvs.keys() != all_csvs.keys()
+    held = set() if was_removed else held_by(bytes(journal), series.truth)
+    return Image(folder, path, csvs, other_boot, held)
 
 
 def check(image: Image, after: bytes, series: Series, said: bool) -> Counter[str]:
@@ -239,6 +285,9 @@ def check(image: Image, after: bytes, series: Series, said: bool) -> Counter[str
             problems["wrong name or step"] += row != series.truth.get(key, row)
             problems["unmarked"] += said and not marked
     problems["not said"] = image.other_boot and not said
+    if said:
+        unproven = sum(map(int, UNPROVEN.findall(after)))
+        problems["lost in silence"] = max(0, len(image.held - keys_of(rows).keys()) - unproven)
     return +problems
 
 
@@ -254,15 +303,16 @@ def read_only(image: Image) -> tuple[bytes, bool]:
 def adopted(image: Image) -> tuple[bytes, bool]:
     """After a restart, and after one more when the first was killed while it wrote."""
     journal, current = image.journal.read_bytes(), image.folder / "profile_rank_0.csv"
-    _, said = restart(image)
+    after, said = restart(image)
     data, before = current.read_bytes(), image.csvs[current.name]
     if data.startswith(before.rstrip(b"\0")[: before.rfind(b"\n") + 1]):
         current.write_bytes(data[: (len(data) + len(before)) // 2])
         write_sparse(image.journal, journal)
         for path in image.folder.glob("*.unreadable"):
             path.unlink()
-    after, said_again = restart(image)
-    return after, said and said_again
+        after, said_again = restart(image)
+        said = said and said_again
+    return after, said
 
 
 def write_sparse(path: Path, data: bytes) -> None:

@@ -77,6 +77,7 @@ MU_MUST_CHECK static bool has_whole_payload(const struct mu_chunk_header *chunk,
 struct gathered {
     struct mu_record *ring; /* owned: MU_RING_SLOTS */
     uint64_t *positions;    /* owned: as many, where they were */
+    bool *behind;           /* owned: as many; it follows a newer record */
     char *text;             /* owned: as many slots */
     size_t count;
 };
@@ -84,6 +85,7 @@ struct gathered {
 static void gathered_free(struct gathered *gathered) {
     free(gathered->ring);
     free(gathered->positions);
+    free(gathered->behind);
     free(gathered->text);
     memset(gathered, 0, sizeof(*gathered));
 }
@@ -92,8 +94,10 @@ MU_MUST_CHECK static int gathered_init(struct gathered *gathered, struct mu_erro
     gathered->count = 0;
     gathered->ring = calloc(MU_RING_SLOTS, MU_SLOT_BYTES);
     gathered->positions = calloc(MU_RING_SLOTS, sizeof(*gathered->positions));
+    gathered->behind = calloc(MU_RING_SLOTS, sizeof(*gathered->behind));
     gathered->text = malloc((size_t)MU_RING_SLOTS * MU_SLOT_BYTES);
-    if (gathered->ring == NULL || gathered->positions == NULL || gathered->text == NULL) {
+    if (gathered->ring == NULL || gathered->positions == NULL || gathered->behind == NULL ||
+        gathered->text == NULL) {
         gathered_free(gathered);
         return mu_error_no_memory(err, "records of a journal");
     }
@@ -108,9 +112,8 @@ static void find_whole_records(const struct mu_chunk_header *chunk, struct gathe
         const struct mu_record *record = slot_at(chunk, position);
         bool whole = is_record(record) &&
                      (record->slots == 1 || has_whole_payload(chunk, position, gathered->text));
-        /* Where the records before are a lap ahead, this one was perhaps being written. */
-        bool behind = whole && ticks_of(record) < before;
-        if (whole && !behind) {
+        if (whole) {
+            gathered->behind[gathered->count] = ticks_of(record) < before;
             gathered->positions[gathered->count++] = position;
         }
         before = whole ? ticks_of(record) : 0;
@@ -130,21 +133,25 @@ static int compare_ticks(const void *a, const void *b) {
     return (left->position > right->position) - (left->position < right->position);
 }
 
-/* One record after the other into a ring that has never gone round. */
+/* One record after the other into a ring that has never gone round: those that are behind, or the
+ * others. */
 MU_MUST_CHECK static int put_in_order(const struct mu_chunk_header *chunk,
-                                      struct gathered *gathered, uint64_t *used,
+                                      struct gathered *gathered, bool behind, uint64_t *used,
                                       struct mu_error *err) {
     struct by_ticks *order = malloc((gathered->count + 1) * sizeof(*order));
     if (order == NULL) {
         return mu_error_no_memory(err, "records of a journal");
     }
+    size_t count = 0;
     for (size_t i = 0; i < gathered->count; i++) {
         uint64_t position = gathered->positions[i];
-        order[i] = (struct by_ticks){ticks_of(slot_at(chunk, position)), position};
+        if (gathered->behind[i] == behind) {
+            order[count++] = (struct by_ticks){ticks_of(slot_at(chunk, position)), position};
+        }
     }
-    qsort(order, gathered->count, sizeof(*order), compare_ticks);
+    qsort(order, count, sizeof(*order), compare_ticks);
     *used = 0;
-    for (size_t i = 0; i < gathered->count; i++) {
+    for (size_t i = 0; i < count; i++) {
         uint16_t slots = slot_at(chunk, order[i].position)->slots;
         for (uint64_t slot = 0; slot < slots && *used < MU_RING_SLOTS; slot++) {
             gathered->ring[(*used)++] = *slot_at(chunk, order[i].position + slot);
@@ -189,21 +196,24 @@ static void view_open(const struct mu_chunk_header *chunk, struct mu_buffer_view
 }
 
 MU_MUST_CHECK static int view_chunk(const struct mu_journal_image *image, uint32_t index,
-                                    struct gathered *gathered, struct mu_buffer_view *view,
-                                    uint64_t *unproven, struct mu_error *err) {
+                                    bool behind, struct gathered *gathered,
+                                    struct mu_buffer_view *view, uint64_t *unproven,
+                                    struct mu_error *err) {
     const struct mu_chunk_header *chunk = mu_journal_image_chunk(image, index);
     int code = gathered_init(gathered, err);
     if (code != MU_OK) {
         return code;
     }
     find_whole_records(chunk, gathered);
-    *unproven += count_unproven(chunk, gathered);
-    code = put_in_order(chunk, gathered, &view->to, err);
-    if (gathered->count == 0) {
+    if (!behind) {
+        *unproven += count_unproven(chunk, gathered);
+        view_open(chunk, view);
+    }
+    code = put_in_order(chunk, gathered, behind, &view->to, err);
+    if (view->to == 0) {
         gathered_free(gathered);
     }
     view->ring = gathered->ring;
-    view_open(chunk, view);
     size_t length = 0;
     const char *tag = mu_strings_get(&image->strings, atomic_load(&chunk->tag), &length);
     view->track_length =
@@ -261,15 +271,15 @@ MU_MUST_CHECK static int write_views(struct mu_journal_image *image, struct mu_b
     return code;
 }
 
-int mu_doubtful_rows(struct mu_journal_image *image, struct mu_csv_writer *writer,
-                     uint64_t *unproven, struct mu_error *err) {
+MU_MUST_CHECK static int write_rows(struct mu_journal_image *image, bool behind,
+                                    struct mu_csv_writer *writer, uint64_t *unproven,
+                                    struct mu_error *err) {
     struct gathered *gathered = calloc(image->chunk_count + 1, sizeof(*gathered));
     struct mu_buffer_view *views = calloc(image->chunk_count + 1, sizeof(*views));
     int code = gathered == NULL || views == NULL ? mu_error_no_memory(err, "recovery") : MU_OK;
     bool timed = find_time(image);
-    *unproven = image->missing_chunks;
     for (uint32_t i = 0; code == MU_OK && i < image->chunk_count; i++) {
-        code = view_chunk(image, i, &gathered[i], &views[i], unproven, err);
+        code = view_chunk(image, i, behind, &gathered[i], &views[i], unproven, err);
         if (!timed) {
             *unproven += views[i].to;
         }
@@ -284,4 +294,15 @@ int mu_doubtful_rows(struct mu_journal_image *image, struct mu_csv_writer *write
     free(gathered);
     free(views);
     return code;
+}
+
+int mu_doubtful_rows(struct mu_journal_image *image, struct mu_csv_writer *writer,
+                     uint64_t *unproven, struct mu_error *err) {
+    *unproven = image->missing_chunks;
+    return write_rows(image, false, writer, unproven, err);
+}
+
+int mu_doubtful_rows_behind(struct mu_journal_image *image, struct mu_csv_writer *writer,
+                            uint64_t *unproven, struct mu_error *err) {
+    return write_rows(image, true, writer, unproven, err);
 }

@@ -18,4 +18,11 @@ bool mu_journal_image_is_mixed(const struct mu_journal_image *image);
 MU_MUST_CHECK int mu_doubtful_rows(struct mu_journal_image *image, struct mu_csv_writer *writer,
                                    uint64_t *unproven, struct mu_error *err);
 
+/* Writes the rows of records that follow a newer one in their ring: they look whole, but one of
+ * them may have been in part replaced when its page went to the disk. Adds to `unproven` those of
+ * which no row can be written. */
+MU_MUST_CHECK int mu_doubtful_rows_behind(struct mu_journal_image *image,
+                                          struct mu_csv_writer *writer, uint64_t *unproven,
+                                          struct mu_error *err);
+
 #endif

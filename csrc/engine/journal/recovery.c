@@ -70,6 +70,7 @@ struct look {
     struct mu_rows_there there;
     bool in_committed; /* rows of the set are among those that the commit counts */
     bool misfit;       /* the commit counts bytes that do not end a row */
+    bool begins_whole; /* the oldest file has its first byte */
 };
 
 /* The first row that begins at or after `at` in a block whose first byte may be within a row. A
@@ -214,12 +215,26 @@ MU_MUST_CHECK static int recover_after_kill(struct mu_journal_image *image,
     return code;
 }
 
+/* A power loss may leave zeros where a file began. */
+MU_MUST_CHECK static int look_at_beginning(struct look *look, const struct csv_file *file,
+                                           struct mu_error *err) {
+    char first = '\0';
+    int code = file->bytes > 0 ? read_block(file->fd, &first, 1, 0, err) : MU_OK;
+    look->begins_whole = first != '\0';
+    return code;
+}
+
 /* All of all files. Without a set only what they say about themselves. */
 MU_MUST_CHECK static int compare_with_all(struct look *look, struct mu_error *err) {
     int code = MU_OK;
+    bool oldest = true;
     for (size_t i = look->parts->count + 1; code == MU_OK && i-- > 0;) { /* the oldest first */
         struct csv_file file;
         code = open_csv(look->parts, i, look->image, &file, err);
+        if (code == MU_OK && file.fd >= 0 && oldest) {
+            code = look_at_beginning(look, &file, err);
+            oldest = false;
+        }
         if (code == MU_OK && file.fd >= 0) {
             struct mu_csv_input piece = {
                 .name = "the profile CSV", .fd = file.fd, .limit = file.bytes};
@@ -230,12 +245,14 @@ MU_MUST_CHECK static int compare_with_all(struct look *look, struct mu_error *er
     return code;
 }
 
-/* Rows of parts that were removed because they were the oldest. */
-static void leave_removed(struct mu_row_set *set, const struct mu_csv_parts *parts,
-                          const struct mu_journal_image *image, int64_t oldest_ns) {
-    bool removed = parts->count == 0 ? image->csv_part > 0 : parts->numbers[parts->count - 1] > 1;
-    for (size_t i = 0; removed && i < set->count; i++) {
-        set->rows[i].is_there = set->rows[i].is_there || set->rows[i].at_ns < oldest_ns;
+/* Rows of parts that were removed because they were the oldest. Where the oldest file that is left
+ * has lost its beginning, they may as well have been there. */
+static void leave_removed(struct mu_row_set *set, const struct look *look) {
+    const struct mu_csv_parts *parts = look->parts;
+    bool removed =
+        parts->count == 0 ? look->image->csv_part > 0 : parts->numbers[parts->count - 1] > 1;
+    for (size_t i = 0; removed && look->begins_whole && i < set->count; i++) {
+        set->rows[i].is_there = set->rows[i].is_there || set->rows[i].at_ns < look->there.oldest_ns;
     }
 }
 
@@ -270,7 +287,7 @@ MU_MUST_CHECK static int recover_doubtful(struct mu_journal_image *image,
                                  .event_ns = same_doubtful_ns,
                                  .takes_events = true,
                                  .pid = image->header->pid}};
-    struct mu_rows_kept kept = {.mark = MU_DOUBTFUL_MARK, .needs_names = true};
+    struct mu_rows_kept kept = {.mark = MU_DOUBTFUL_MARK, .needs_proof = true};
     image->strings.count = &all_strings;
     image->strings.may_lack_bytes = true;
     image->chunk_count = image->whole_chunks;
@@ -278,6 +295,10 @@ MU_MUST_CHECK static int recover_doubtful(struct mu_journal_image *image,
     recovery->writer.length = 0;
     mu_rows_there_init(&look.there);
     int code = mu_doubtful_rows(image, &recovery->writer, &recovery->unproven, err);
+    size_t proven = recovery->writer.length;
+    if (code == MU_OK) {
+        code = mu_doubtful_rows_behind(image, &recovery->writer, &recovery->unproven, err);
+    }
     if (code == MU_OK) {
         code = mu_row_set_init(&set, &recovery->writer, err);
     }
@@ -285,17 +306,18 @@ MU_MUST_CHECK static int recover_doubtful(struct mu_journal_image *image,
         code = compare_with_all(&look, err);
     }
     if (code == MU_OK) {
+        mu_row_set_unproven_from(&set, proven);
         look.set = &set;
         look.rule.event_ns = look.there.clock_changed ? MU_ANY_TIME : same_doubtful_ns;
         code = compare_with_all(&look, err);
     }
     if (code == MU_OK) {
-        leave_removed(&set, parts, image, look.there.oldest_ns);
+        leave_removed(&set, &look);
         code = mu_row_set_keep(&set, &recovery->writer, &kept, err);
     }
     if (code == MU_OK) {
         recovery->rows = kept.rows;
-        recovery->unproven += kept.nameless;
+        recovery->unproven += kept.unproven;
         say_doubtful(image, other_boot, recovery);
     }
     if (look.there.last_attempt > recovery->last_attempt) {

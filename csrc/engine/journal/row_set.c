@@ -90,7 +90,7 @@ MU_MUST_CHECK static int add(struct mu_row_set *set, const struct described *row
     }
     if (row == NULL) {
         set->rows[set->count++] =
-            (struct mu_set_row){.begin = begin, .end = end, .is_nameless = true};
+            (struct mu_set_row){.begin = begin, .end = end, .is_unproven = true};
         return MU_OK;
     }
     int code = mu_hash_table_reserve(&set->first, err);
@@ -104,7 +104,7 @@ MU_MUST_CHECK static int add(struct mu_row_set *set, const struct described *row
         .begin = begin,
         .end = end,
         .is_stage = row->is_stage,
-        .is_nameless = row->name.length == 0,
+        .is_unproven = row->name.length == 0,
     };
     if (first == 0) {
         mu_hash_table_put(&set->first, hash_of(row), number);
@@ -171,6 +171,12 @@ void mu_row_set_reset(struct mu_row_set *set) {
     mu_hash_table_reset(&set->first);
     free(set->rows);
     memset(set, 0, sizeof(*set));
+}
+
+void mu_row_set_unproven_from(struct mu_row_set *set, size_t begin) {
+    for (size_t i = 0; i < set->count; i++) {
+        set->rows[i].is_unproven = set->rows[i].is_unproven || set->rows[i].begin >= begin;
+    }
 }
 
 void mu_rows_there_init(struct mu_rows_there *there) {
@@ -299,11 +305,11 @@ int mu_row_set_keep(const struct mu_row_set *set, struct mu_csv_writer *writer,
         return mu_error_no_memory(err, "rows of a journal");
     }
     char *at = text;
-    kept->rows = kept->nameless = 0;
+    kept->rows = kept->unproven = 0;
     for (size_t i = 0; i < set->count; i++) {
         const struct mu_set_row *row = &set->rows[i];
-        bool unproven = kept->needs_names && row->is_nameless;
-        kept->nameless += !row->is_there && unproven;
+        bool unproven = kept->needs_proof && row->is_unproven;
+        kept->unproven += !row->is_there && unproven;
         if (row->is_there || unproven) {
             continue;
         }

@@ -25,8 +25,8 @@ struct mu_set_row {
     size_t begin, end; /* in the text, with the row that opens it */
     uint32_t next;     /* the number of the next row with the key; 0: none */
     bool is_stage;
-    bool is_nameless;
-    bool is_there; /* in a CSV */
+    bool is_unproven; /* it has no name, or is of a record that may not be whole */
+    bool is_there;    /* in a CSV */
 };
 
 struct mu_row_set {
@@ -40,6 +40,9 @@ struct mu_row_set {
 MU_MUST_CHECK int mu_row_set_init(struct mu_row_set *set, const struct mu_csv_writer *writer,
                                   struct mu_error *err);
 void mu_row_set_reset(struct mu_row_set *set);
+
+/* The rows from that byte of the text on are unproven. */
+void mu_row_set_unproven_from(struct mu_row_set *set, size_t begin);
 
 enum { MU_ANY_TIME = -1 };
 
@@ -72,8 +75,8 @@ MU_MUST_CHECK int mu_row_set_compare(struct mu_row_set *set, const struct mu_csv
 /* What becomes of the rows that are in no CSV. */
 struct mu_rows_kept {
     const char *mark; /* more metadata for each, with a leading comma; NULL: none */
-    bool needs_names; /* rows without a name are left out */
-    uint64_t rows, nameless;
+    bool needs_proof; /* rows that are unproven are left out */
+    uint64_t rows, unproven;
 };
 
 /* Leaves in the writer's buffer only these rows. */
