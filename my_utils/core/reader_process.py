@@ -29,6 +29,7 @@ BYTES_A_BYTE = 24  # of memory for one of the file
 SECONDS_AT_LEAST = 2  # of the processor
 FILE_BYTES_A_SECOND = 2 << 20
 SECONDS_WAITED = 120  # for a child that does nothing, besides those that a busy machine takes for
+WAIT_MS_MAX = (1 << 31) - 1  # that poll takes
 BUSY = 10  # times the seconds of the processor
 PACKED = 10  # times as many bytes are in a file of gzip
 
@@ -111,7 +112,7 @@ class _Reader:
                 seconds = SECONDS_WAITED + BUSY * bounds[1]
                 responses = select.poll()
                 responses.register(child.stdout, select.POLLIN)
-                if not responses.poll(1000 * seconds):
+                if not responses.poll(min(1000 * seconds, WAIT_MS_MAX)):
                     child.kill()
                     raise ReaderError(f"its reader does nothing, and was ended after {seconds} s")
             head = child.stdout.read(8)

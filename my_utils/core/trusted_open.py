@@ -12,6 +12,10 @@ import itertools
 import os
 import stat
 
+HOLES_FREE = 64 << 20  # bytes that any file may have
+HOLES_TIMES = 50  # and for each that is on the disk
+_PIECES_MAX = 10_000  # of a file between its holes that are counted
+
 
 def own_user(folder: str | os.PathLike[str]) -> int:
     """The number of the owner of new files in the folder: the server of a network file system may
@@ -70,6 +74,45 @@ def open_without_waiting(path: str | os.PathLike[str], flags: int) -> int:
         os.close(file)
         raise
     return file
+
+
+def open_filled(path: str | os.PathLike[str], flags: int) -> int:
+    """As `open_without_waiting`, for a file that is read from end to end: see `check_filled`."""
+    file = open_without_waiting(path, flags)
+    try:
+        check_filled(file, path)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def check_filled(file: int, path: str | os.PathLike[str]) -> None:
+    """OSError for an open file that is next to all holes: it takes no disk, and as long to read as
+    if it were full. Anything may be no regular file."""
+    size, on_disk = _bytes_of(file)
+    if size > HOLES_FREE + HOLES_TIMES * on_disk:
+        reason = f"of its {size} bytes only {on_disk} are on the disk"
+        raise OSError(errno.EFBIG, reason, os.fspath(path))
+
+
+def _bytes_of(file: int) -> tuple[int, int]:
+    """Of the whole file, and of what is no hole. A file system that packs files has fewer blocks
+    for one, and says where its holes are; one that does not know says that there are none."""
+    found = os.fstat(file)
+    filled = found.st_blocks * 512
+    if found.st_size <= HOLES_FREE + HOLES_TIMES * filled:
+        return found.st_size, filled
+    filled = end = 0
+    for _ in range(_PIECES_MAX):
+        try:
+            begin = os.lseek(file, end, os.SEEK_DATA)
+            end = os.lseek(file, begin, os.SEEK_HOLE)
+        except OSError:  # a hole up to the end
+            break
+        filled += end - begin
+    os.lseek(file, 0, os.SEEK_SET)
+    return found.st_size, filled
 
 
 def _check_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:

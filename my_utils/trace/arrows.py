@@ -15,7 +15,7 @@ from .. import _core
 from ..core.printable import printable
 from ..core.ranges import members_of
 from ..core.run_files.row_metadata import metadata_pairs, whole_number
-from ..core.trusted_open import open_without_waiting
+from ..core.trusted_open import open_filled
 from .inputs import FileSet, Part, Record
 
 TYPE_CHECKING = False
@@ -128,7 +128,7 @@ def _pieces(part: Part) -> Iterator[bytes]:
         return
     with contextlib.suppress(OSError):  # whoever converts the file says so
         if part.path is not None and part.path.is_file():
-            with open(part.path, "rb", buffering=0, opener=open_without_waiting) as file:
+            with open(part.path, "rb", buffering=0, opener=open_filled) as file:
                 piece = b""
                 while chunk := file.read(CHUNK):
                     piece = piece[-len(_READY) :] + chunk

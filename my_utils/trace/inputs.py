@@ -18,7 +18,7 @@ from pathlib import Path
 from .. import _core
 from ..core.ranges import RANK_MAX
 from ..core.run_files.pointers import follow_pointer
-from ..core.trusted_open import open_without_waiting
+from ..core.trusted_open import check_filled, open_without_waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,14 +165,23 @@ class Part(Record):
             with contextlib.suppress(FileNotFoundError):
                 file = open(place, "rb", buffering=0, opener=opener)  # noqa: SIM115
                 if self.file in (None, _id_of(os.fstat(file.fileno()))):
-                    return file
+                    return _filled(file, path)
                 file.close()
-        return open(path, "rb", buffering=0, opener=opener)
+        return _filled(open(path, "rb", buffering=0, opener=opener), path)
 
     def _places(self, path: Path) -> Iterator[Path]:
         yield path
         if self.file is not None and _is_current(path.name):
             yield from _older_parts(path)
+
+
+def _filled(file: io.FileIO, path: Path) -> io.FileIO:
+    """The file; OSError for one of holes, which is closed then."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(file.close)
+        check_filled(file.fileno(), path)
+        stack.pop_all()
+    return file
 
 
 @contextlib.contextmanager

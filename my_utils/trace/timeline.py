@@ -43,7 +43,7 @@ from ..core.progress import Progress
 from ..core.public import public
 from ..core.ranges import parse_steps
 from ..core.run_files.newest import found_logs
-from ..core.trusted_open import open_without_waiting
+from ..core.trusted_open import open_filled
 from .inputs import CSV_NAME
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _last_step(paths: Sequence[Path], progress: Progress) -> int | None:
     """The step of the outermost stage of these files that ended last."""
     last: tuple[int, int] | None = None
     for path in paths:
-        with open(path, "rb", buffering=0, opener=open_without_waiting) as file:
+        with open(path, "rb", buffering=0, opener=open_filled) as file:
             for row in _core.StageRows((str(path), file.fileno(), -1, None, True)):
                 if row[0] == "END" and row[2] <= 0 and row[7] is not None and not row[5]:
                     last = max(last, (row[9], row[6])) if last else (row[9], row[6])
@@ -274,7 +274,7 @@ def _readable(paths: Sequence[Path]) -> list[Path]:
     first: ValueError | None = None
     for path in paths:
         try:
-            with open(path, "rb", buffering=0, opener=open_without_waiting) as file:
+            with open(path, "rb", buffering=0, opener=open_filled) as file:
                 _core.StageRows((str(path), file.fileno(), -1, None, True))
         except OSError as error:
             first = first or ValueError(f"{path}: {describe(error)}")

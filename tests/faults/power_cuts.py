@@ -30,6 +30,7 @@ from .power_loss import (
     Series,
     adopted,
     check,
+    held_by,
     parsed,
     read_only,
     rows_of,
@@ -105,7 +106,7 @@ def cut_power(image: str) -> None:
     subprocess.run(["mount", "-o", "loop", image, "disk"], check=True)
 
 
-def what_is_left(journal_name: str) -> Image | None:
+def what_is_left(journal_name: str, series: Series) -> Image | None:
     """None where not even a journal with a header has reached the disk."""
     journal = LOGS / journal_name
     if not journal.exists() or journal.stat().st_size < 8192:
@@ -116,7 +117,8 @@ def what_is_left(journal_name: str) -> Image | None:
         file.seek(BOOT_ID_AT)
         file.write(OTHER_BOOT)
     csvs = {path.name: path.read_bytes() for path in LOGS.glob("*.csv")}
-    return Image(LOGS, journal, csvs, other_boot=True)
+    held = held_by(journal.read_bytes(), series.truth)
+    return Image(LOGS, journal, csvs, other_boot=True, held=held)
 
 
 def main(cuts: int, seed: str, image: str) -> None:
@@ -126,7 +128,7 @@ def main(cuts: int, seed: str, image: str) -> None:
         name = f"{seed}.{number}"
         series, journal_name = record(random.Random(name))
         cut_power(image)
-        left = what_is_left(journal_name)
+        left = what_is_left(journal_name, series)
         totals["cuts"] += 1
         if left is None:
             totals["without a journal"] += 1

@@ -219,6 +219,8 @@ def held_by(journal: bytes, truth: dict[Key, Row]) -> set[Key]:
     held: set[Key] = set()
     for chunk in range(CHUNKS_AT, len(journal) - CHUNK_BYTES + 1, CHUNK_BYTES):
         ring = journal[chunk + RING_AT : chunk + CHUNK_BYTES]
+        if not any(ring):  # most of a journal is a hole
+            continue
         for at, record in enumerate(RECORD.iter_unpack(ring)):
             if record[0] == STAGE and record[5] == 1:
                 key, row = stage_of(record, names)
@@ -296,7 +298,7 @@ def read_only(image: Image) -> tuple[bytes, bool]:
     after = b""
     for part, data in image.csvs.items():
         is_limited = name is not None and Path(name).name == part
-        after += (data[:limit] if is_limited else data) + b"\n"
+        after += data[:limit] if is_limited else data[: data.rfind(b"\n") + 1]
     return after + rows, b"my_utils.doubtful" in rows
 
 

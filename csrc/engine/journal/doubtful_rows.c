@@ -13,7 +13,7 @@ static const struct mu_record *slot_at(const struct mu_chunk_header *chunk, uint
 }
 
 /* A drain writes the commits of the threads for the coming epoch, and then the epoch: at most one
- * of the two may be ahead, by one. */
+ * of the two may be ahead, by one. After that it moves the tail up to what is drained. */
 static bool is_mixed_chunk(const struct mu_journal_image *image,
                            const struct mu_chunk_header *chunk) {
     uint64_t first = atomic_load(&chunk->commits[0].epoch);
@@ -23,7 +23,7 @@ static bool is_mixed_chunk(const struct mu_journal_image *image,
     const struct mu_chunk_commit *commit = mu_journal_chunk_commit(image, chunk);
     uint64_t drained = commit == NULL ? 0 : commit->drained;
     return low > image->epoch || high > image->epoch + 1 || head < drained ||
-           head - drained > MU_RING_SLOTS;
+           head - drained > MU_RING_SLOTS || atomic_load(&chunk->tail) > drained;
 }
 
 bool mu_journal_image_is_mixed(const struct mu_journal_image *image) {

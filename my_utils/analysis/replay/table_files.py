@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.extras import require
 from ...core.reader_process import ReaderError, Readers
-from ...core.trusted_open import open_without_waiting
+from ...core.trusted_open import open_filled
 from .operations import Floats, Ints, in_half, numbers_of, occurrence_of
 
 SUFFIXES = (".csv", ".parquet")
@@ -66,12 +66,12 @@ def header_of(path: str) -> tuple[str, ...]:
     """The names of its columns, () where it is not a table. OSError where it cannot be read."""
     if path.endswith(".parquet"):
         parquet = require("pyarrow.parquet", "reading Parquet")
-        with open(path, "rb", opener=open_without_waiting) as file:
+        with open(path, "rb", opener=open_filled) as file:
             try:
                 return tuple(parquet.read_schema(file).names)
             except Exception as error:  # pyarrow has many, and says in each what is wrong
                 raise BadTable(f"{path}: {error}") from error
-    with open(path, encoding="utf-8", errors="replace", opener=open_without_waiting) as text:
+    with open(path, encoding="utf-8", errors="replace", opener=open_filled) as text:
         line = text.readline(1 << 16)
     return tuple(name.strip() for name in next(csv.reader([line]), []))
 
@@ -119,7 +119,7 @@ def _parquet_columns(path: str, wanted: set[str]) -> dict[str, Column]:
     arrow = require("pyarrow", "reading Parquet")
     parquet = require("pyarrow.parquet", "reading Parquet")
     found = {}
-    with open(path, "rb", opener=open_without_waiting) as file:
+    with open(path, "rb", opener=open_filled) as file:
         _check_rows(path, file, parquet)
         for name in sorted(wanted):
             file.seek(0)
@@ -175,7 +175,7 @@ def _plain_csv_columns(path: str, wanted: set[str]) -> dict[str, Column] | None:
     parts: dict[str, list[Any]] = {name: [] for name in places}
     try:
         with (
-            open(path, "rb", opener=open_without_waiting) as file,
+            open(path, "rb", opener=open_filled) as file,
             arrow_csv.open_csv(file, reads, convert_options=converts) as batches,
         ):
             for batch in batches:
@@ -224,7 +224,7 @@ def _reads_as_number(word: str) -> bool:
 
 def _any_csv_columns(path: str, wanted: set[str]) -> dict[str, Column]:
     with open(
-        path, encoding="utf-8", errors="replace", newline="", opener=open_without_waiting
+        path, encoding="utf-8", errors="replace", newline="", opener=open_filled
     ) as file:
         rows = csv.reader(file)
         header = [name.strip() for name in next(rows, [])]

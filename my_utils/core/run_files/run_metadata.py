@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass, field
 
 from ... import _core
-from ..trusted_open import open_without_waiting
+from ..trusted_open import open_filled
 from .row_metadata import metadata_pairs
 
 
@@ -52,7 +52,7 @@ def read_run_metadata(csv: str) -> RunMetadata:
         parts: list[_core._TracePart] = []
         for path in (f"{csv.removesuffix('.csv')}.part0001.csv", csv):
             with contextlib.suppress(OSError):
-                file = open(path, "rb", buffering=0, opener=open_without_waiting)  # noqa: SIM115
+                file = open(path, "rb", buffering=0, opener=open_filled)  # noqa: SIM115
                 descriptor = stack.enter_context(file).fileno()
                 begins_with_rows = os.pread(descriptor, 1, 0).isdigit()
                 parts.append((path, descriptor, -1, None, not begins_with_rows))

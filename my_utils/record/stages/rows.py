@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ... import _core
 from ...core.run_files.row_metadata import encoded_word
-from ...core.trusted_open import open_without_waiting
+from ...core.trusted_open import open_filled
 
 Path_ = tuple[str, ...]
 
@@ -108,7 +108,7 @@ def csv_parts(csv_path: Path) -> tuple[io.FileIO, list[Path]]:
 
     The file is opened first: should it be rotated meanwhile, it is not read a second time.
     """
-    current = open(csv_path, "rb", buffering=0, opener=open_without_waiting)  # noqa: SIM115
+    current = open(csv_path, "rb", buffering=0, opener=open_filled)  # noqa: SIM115
     with contextlib.ExitStack() as stack:
         stack.callback(current.close)
         identity = os.fstat(current.fileno())
@@ -129,7 +129,7 @@ def parts_of_files(csv_path: Path) -> Iterator[_core._TracePart]:
             # A part may be removed just now, to keep under the cap.
             with (
                 contextlib.suppress(FileNotFoundError),
-                open(path, "rb", buffering=0, opener=open_without_waiting) as file,
+                open(path, "rb", buffering=0, opener=open_filled) as file,
             ):
                 yield _behind_header(file, path)
         yield _behind_header(current, csv_path)
