@@ -1,14 +1,17 @@
-"""One run on two hosts: it has one identity, in all files of both. A host is a name and a disk:
-namespaces of this machine."""
+"""One run on two hosts: it has one identity, in all files of both. A host is a name, a disk and,
+where that matters, an address: namespaces of this machine."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +32,9 @@ if case != "alone":
     model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(12):
+    if case == "restarts" and rank == "1" and step == 6:
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            sys.exit(5)
     optimizer.zero_grad()
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
@@ -59,17 +65,58 @@ class Host(NamedTuple):
     output: str
 
 
+class Network(NamedTuple):
+    """How the two hosts reach each other. enter: the words before a command of each."""
+
+    addresses: tuple[str, str]
+    interface: str
+    enter: tuple[list[str], list[str]]
+
+
+SHARED_NETWORK = Network(("127.0.0.1", "127.0.0.1"), "lo", ([], []))
+
+
+@pytest.fixture
+def own_addresses() -> Iterator[Network]:
+    """Two hosts with a cable in between."""
+    if shutil.which("ip") is None:
+        pytest.skip("not installed: ip")
+    names = [f"my_utils.{os.getpid()}.{host}" for host in range(2)]
+    addresses = ("10.77.0.1", "10.77.0.2")
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            made = ip("netns", "add", name)
+            if made.returncode:
+                pytest.skip(f"no namespaces here: {made.stderr.strip()}")
+            stack.callback(ip, "netns", "delete", name)
+        cable = ["type", "veth", "peer", "name", "eth0", "netns", names[1]]
+        made = ip("link", "add", "eth0", "netns", names[0], *cable)
+        if made.returncode:
+            pytest.skip(f"no pair of interfaces here: {made.stderr.strip()}")
+        for name, address in zip(names, addresses, strict=True):
+            ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0").check_returncode()
+            for interface in ("eth0", "lo"):
+                ip("-n", name, "link", "set", interface, "up").check_returncode()
+        enter = tuple(["ip", "netns", "exec", name] for name in names)
+        yield Network(addresses, "eth0", (enter[0], enter[1]))
+
+
+def ip(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def meeting_place(kind: str, host: int, port: int) -> list[str]:
+def meeting_place(kind: str, host: int, port: int, addresses: tuple[str, str]) -> list[str]:
+    first = addresses[0]
     if kind == "static":
-        return ["--master-addr=127.0.0.1", f"--master-port={port}", f"--node-rank={host}"]
-    own = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]
-    return [*own, f"--rdzv-conf=is_host={int(host == 0)}"]
+        return [f"--master-addr={first}", f"--master-port={port}", f"--node-rank={host}"]
+    own = ["--rdzv-backend=c10d", f"--rdzv-endpoint={first}:{port}"]
+    return [*own, f"--local-addr={addresses[host]}", f"--rdzv-conf=is_host={int(host == 0)}"]
 
 
 def run_of(place: Path) -> tuple[dict[str, Any], set[str]]:
@@ -79,7 +126,9 @@ def run_of(place: Path) -> tuple[dict[str, Any], set[str]]:
     return json.loads((place / "run.json").read_text()), ids
 
 
-def start_on_host(folder: Path, host: int, disk: str, command: list[str]) -> subprocess.Popen[str]:
+def start_on_host(
+    folder: Path, host: int, disk: str, command: list[str], network: Network = SHARED_NETWORK
+) -> subprocess.Popen[str]:
     """`my_utils run -- COMMAND` in namespaces of a host, whose logs come to `of<host>`."""
     probe = subprocess.run(
         ["unshare", "-m", "-u", "mount", "-t", "tmpfs", "tmpfs", folder],
@@ -90,12 +139,14 @@ def start_on_host(folder: Path, host: int, disk: str, command: list[str]) -> sub
     work = folder / "work"
     work.mkdir(exist_ok=True)
     environment = {
-        **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+        **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": network.interface,
     }  # fmt: skip
     words = [sys.executable, "-m", "my_utils", "run", "--", *command]
     arguments = [disk, str(work), f"host{host}", str(folder / f"of{host}"), *words]
+    enter = [*network.enter[host], "unshare", "-m", "-u"]
     return subprocess.Popen(
-        ["unshare", "-m", "-u", "sh", "-c", ON_A_HOST, "sh", *arguments],
+        [*enter, "sh", "-c", ON_A_HOST, "sh", *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -105,7 +156,7 @@ def start_on_host(folder: Path, host: int, disk: str, command: list[str]) -> sub
 
 def on_two_hosts(
     folder: Path, kind: str, case: str, *, disk: str = "separate", ranks: int = 1,
-    rdzv_id: str | None = None,
+    rdzv_id: str | None = None, network: Network = SHARED_NETWORK, restarts: int = 0,
 ) -> list[Host]:  # fmt: skip
     script, work, port = folder / "train.py", folder / "work", free_port()
     script.write_text(TRAIN)
@@ -118,10 +169,11 @@ def on_two_hosts(
         if kind != "by hand":
             launcher = [
                 sys.executable, "-m", "torch.distributed.run", "--nnodes=2",
-                f"--nproc-per-node={ranks}",
-                *meeting_place(kind, host, port), *([f"--rdzv-id={rdzv_id}"] if rdzv_id else []),
+                f"--nproc-per-node={ranks}", f"--max-restarts={restarts}",
+                *meeting_place(kind, host, port, network.addresses),
+                *([f"--rdzv-id={rdzv_id}"] if rdzv_id else []),
             ]  # fmt: skip
-        processes.append(start_on_host(folder, host, disk, [*launcher, str(script), case]))
+        processes.append(start_on_host(folder, host, disk, [*launcher, str(script), case], network))
     found = []
     outputs = [process.communicate(timeout=300)[0] for process in processes]
     for host, (process, output) in enumerate(zip(processes, outputs, strict=True)):
@@ -167,3 +219,13 @@ def test_hosts_with_a_shared_folder_of_which_one_fails(tmp_path: Path) -> None:
     assert [host.status for host in hosts] == [0, 5], hosts
     (place,) = (one for one in (tmp_path / "work" / "logs").iterdir() if not one.is_symlink())
     assert run_of(place)[0]["exit_status"] == 5
+
+
+@pytest.mark.parametrize("kind", ["static", "c10d"])
+@pytest.mark.parametrize(("case", "restarts"), [("ddp", 0), ("restarts", 1)])
+def test_hosts_with_addresses_of_their_own(
+    kind: str, case: str, restarts: int, own_addresses: Network, tmp_path: Path
+) -> None:
+    hosts = on_two_hosts(tmp_path, kind, case, network=own_addresses, restarts=restarts)
+    check_one_identity(hosts, 2, {0})
+    assert [host.status for host in hosts] == [0, 0], hosts

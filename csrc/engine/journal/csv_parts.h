@@ -40,4 +40,8 @@ void mu_csv_parts_path(const struct mu_csv_parts *parts, size_t index,
  * a power loss left there. */
 MU_MUST_CHECK int mu_csv_whole_bytes(int fd, uint64_t size, uint64_t *bytes, struct mu_error *err);
 
+/* MU_ERR_LIMIT for the bytes of a file that are next to all a hole: it takes no disk, and as long
+ * to read as if it were full. */
+MU_MUST_CHECK int mu_csv_check_filled(int fd, uint64_t size, struct mu_error *err);
+
 #endif

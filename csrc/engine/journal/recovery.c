@@ -49,6 +49,9 @@ MU_MUST_CHECK static int open_csv(const struct mu_csv_parts *parts, size_t index
     int code = fstat(file->fd, &status) != 0
                    ? mu_error_sys(err, "stat", path)
                    : mu_csv_whole_bytes(file->fd, (uint64_t)status.st_size, &file->bytes, err);
+    if (code == MU_OK) {
+        code = mu_csv_check_filled(file->fd, file->bytes, err);
+    }
     if (code != MU_OK) {
         close_csv(file);
         return code;
