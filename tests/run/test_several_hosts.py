@@ -32,7 +32,7 @@ if case != "alone":
     model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(12):
-    if case == "restarts" and rank == "1" and step == 6:
+    if case == "restarts" and rank == "0" and step == 6:
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             sys.exit(5)
     optimizer.zero_grad()
