@@ -113,7 +113,12 @@ MU_MUST_CHECK static int add_path(struct mu_stage_table *table, uint32_t parent,
         return mu_error_no_memory(err, "the name of a stage");
     }
     memcpy(copy, name.text, name.length);
-    table->paths[table->path_count++] = (struct mu_stage_path){parent, (uint32_t)name.length, copy};
+    uint32_t number = table->path_count++, around = 0;
+    if (parent != number) {
+        around = table->paths[parent].full_bytes + 1;
+    }
+    table->paths[number] =
+        (struct mu_stage_path){parent, (uint32_t)name.length, around + (uint32_t)name.length, copy};
     return MU_OK;
 }
 
@@ -154,7 +159,9 @@ MU_MUST_CHECK static int find_path(struct mu_stage_table *table, uint32_t parent
     struct path_key key = {name, parent};
     uint64_t hash = mu_hash_bytes(name.text, name.length) + mu_hash_u64(parent + 1u);
     *found = mu_hash_table_find(&table->path_by_name, hash, is_path, table->paths, &key);
-    if (*found != 0 || table->path_count == MU_STAGE_PATHS_MAX) {
+    size_t around = parent == MU_STAGE_OTHER ? 0 : table->paths[parent].full_bytes;
+    if (*found != 0 || table->path_count == MU_STAGE_PATHS_MAX ||
+        around + name.length >= MU_STAGE_FULL_NAME_MAX) {
         return MU_OK;
     }
     uint32_t number = table->path_count;

@@ -23,9 +23,10 @@
 enum {
     MU_PART_BEGIN_BYTES = 256 * 1024, /* and the copies of rows of older parts beyond it */
     MU_PART_END_BYTES = 64 * 1024,
-    MU_STAGE_PATHS_MAX = 20000, /* what comes after them counts as MU_STAGE_OTHER */
-    MU_STAGE_OPEN_MAX = 65536,  /* stages open at once; those after them have no parent */
-    MU_STAGE_OTHER = 0,         /* the path "(other)" */
+    MU_STAGE_PATHS_MAX = 20000,     /* what comes after them counts as MU_STAGE_OTHER */
+    MU_STAGE_FULL_NAME_MAX = 16384, /* bytes with the names around it; else MU_STAGE_OTHER */
+    MU_STAGE_OPEN_MAX = 65536,      /* stages open at once; those after them have no parent */
+    MU_STAGE_OTHER = 0,             /* the path "(other)" */
 };
 
 #define MU_STAGE_NO_TIME INT64_MIN
@@ -33,7 +34,8 @@ enum {
 struct mu_stage_path {
     uint32_t parent; /* a path; itself when it has none */
     uint32_t length;
-    const char *name; /* the stage's own name, UTF-8, not terminated; owned */
+    uint32_t full_bytes; /* of all names around it and its own, a byte between each two */
+    const char *name;    /* the stage's own name, UTF-8, not terminated; owned */
 };
 
 struct mu_process_metadata {

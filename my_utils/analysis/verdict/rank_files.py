@@ -322,12 +322,14 @@ def _full_names(paths: list[tuple[int, str]]) -> list[str]:
     """Parents come before their children. Names that hold the separator may meet: numbered."""
     names: list[str] = []
     taken: set[str] = set()
+    counts: dict[str, int] = {}
     for number, (parent, name) in enumerate(paths):
         full = name if parent == number else f"{names[parent]}{SEPARATOR}{name}"
-        unique, count = full, 1
+        unique, count = full, counts.get(full, 1)
         while unique in taken:
             count += 1
             unique = f"{full} ({count})"
+        counts[full] = count
         taken.add(unique)
         names.append(unique)
     return names
