@@ -7,7 +7,6 @@ rows that only its journal holds.
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import re
@@ -18,7 +17,7 @@ from pathlib import Path
 from .. import _core
 from ..core.ranges import RANK_MAX
 from ..core.run_files.pointers import follow_pointer
-from ..core.trusted_open import check_filled, open_without_waiting
+from ..core.trusted_open import check_filled, open_filled, open_without_waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -173,6 +172,15 @@ class Part(Record):
         yield path
         if self.file is not None and _is_current(path.name):
             yield from _older_parts(path)
+
+
+def _why_not(path: Path) -> str:
+    """Why a file that was found cannot be used; "" where it can."""
+    try:
+        with open(path, "rb", buffering=0, opener=open_filled):
+            return ""
+    except OSError as error:
+        return error.strerror
 
 
 def _filled(file: io.FileIO, path: Path) -> io.FileIO:
@@ -331,8 +339,8 @@ class Inputs:
         if is_checked and not path.is_file():
             self.errors.append(f"{path}: no regular file")
             return
-        if is_checked and not os.access(path, os.R_OK):
-            self.errors.append(f"{path}: {os.strerror(errno.EACCES)}")
+        if is_checked and (reason := _why_not(path)):
+            self.errors.append(f"{path}: {reason}")
             return
         match = CSV_NAME.match(path.name)
         part = Part(str(path), path.absolute(), is_found=is_found, file=file)

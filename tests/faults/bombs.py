@@ -15,7 +15,6 @@ import io
 import json
 import mmap
 import os
-import pickle
 import resource
 import shutil
 import signal
@@ -140,20 +139,44 @@ PROFILE: Bombs = {
     "a step far away": content(rank_rows(str(2**62))),
     "a step far below": content(rank_rows(str(-(2**62)))),
     "many names": content(
-        lambda: CSV_HEAD
-        + b"".join(
-            b'1750000000.%09d,,h,1,s%d,INSTANT,,"tid=%d"\n' % (turn, turn, turn)
-            for turn in range(300_000)
+        lambda: (
+            CSV_HEAD
+            + b"".join(
+                b'1750000000.%09d,,h,1,s%d,INSTANT,,"tid=%d"\n' % (turn, turn, turn)
+                for turn in range(300_000)
+            )
         )
     ),
     "stages in stages": content(
-        lambda: CSV_HEAD
-        + b"".join(
-            b'1750000000.%09d,,h,1,s,START,,"node_id=%d,parent_id=%d,tid=1"\n'
-            % (turn, turn + 1, turn)
-            for turn in range(300_000)
+        lambda: (
+            CSV_HEAD
+            + b"".join(
+                b'1750000000.%09d,,h,1,s,START,,"node_id=%d,parent_id=%d,tid=1"\n'
+                % (turn, turn + 1, turn)
+                for turn in range(300_000)
+            )
         )
     ),
+}
+
+
+def journal(path: Path, *, size: int = 0, counts: bool = False) -> None:
+    """That of the run's rank 0 under another name. counts: those of names and of chunks are far
+    away."""
+    [own] = path.parent.glob("rank_0.*.journal")
+    own.rename(path)
+    if size:
+        os.truncate(path, size)
+    if counts:
+        with open(path, "r+b") as file:
+            file.seek(JOURNAL_COUNTS_AT)
+            file.write(b"\xff" * 8)
+
+
+JOURNAL_COUNTS_AT = 1600  # of struct mu_journal_header
+JOURNAL: Bombs = {
+    "a terabyte after a journal": lambda path: journal(path, size=TERABYTE),
+    "counts far away": lambda path: journal(path, counts=True),
 }
 
 TABLE_HEAD = b"rank,step,name,begin_us,end_us,group,lane\n"
@@ -341,12 +364,15 @@ def entries(path: Path, count: int) -> None:
 @dataclass(frozen=True)
 class Reader:
     """name: of the file, in the folder, where `{}` is a copy of a run if `has_run`. read: words of
-    a command, or a function of the file."""
+    a command, or a function of the file. takes_pipes: a FIFO is read, and waited for. may_be_silent
+    of these bombs: nothing in them is lost."""
 
     name: str
     bombs: Bombs
     read: list[str] | Callable[[Path], object]
     has_run: bool = False
+    takes_pipes: bool = False
+    may_be_silent: tuple[str, ...] = ()
 
 
 def of_run(name: str, bombs: Bombs) -> dict[str, Reader]:
@@ -384,13 +410,13 @@ def read_original(path: Path) -> object:
 
 READERS: dict[str, Reader] = {
     **of_run("profile_rank_0.csv", PROFILE),
-    **of_run("rank_0.7.7.journal", {}),
+    **of_run("rank_0.7.7.journal", JOURNAL),
     **of_run("run.json", JSON),
     **of_run("rank_0.heartbeat.json", JSON),
     "why trace": Reader("rank-0.json", JSON, ["why", "{}/rank-0.json"]),
     "why packed trace": Reader("rank-0.json.gz", GZIP, ["why", "{}/rank-0.json.gz"]),
     "why database": Reader("run.sqlite", NSYS, ["why", "{}/run.sqlite"]),
-    "why table": Reader("operations.csv", TABLE, ["why", "{}/operations.csv"]),
+    "why table": Reader("operations.csv", TABLE, ["why", "{}/operations.csv"], takes_pipes=True),
     "why Parquet": Reader("operations.parquet", PARQUET, ["why", "{}/operations.parquet"]),
     "report --torch-trace": Reader(
         "other.json",
@@ -405,13 +431,18 @@ READERS: dict[str, Reader] = {
         True,
     ),
     "trace --merge": Reader(
-        "other.json", JSON, ["trace", "{}", "-o", "{}/out.json", "--merge", "{}/other.json"], True
+        "other.json",
+        JSON,
+        ["trace", "{}", "-o", "{}/out.json", "--merge", "{}/other.json"],
+        has_run=True,
+        takes_pipes=True,
     ),
     "trace --merge packed": Reader(
         "other.json.gz",
         GZIP,
         ["trace", "{}", "-o", "{}/out.json", "--merge", "{}/other.json.gz"],
-        True,
+        has_run=True,
+        takes_pipes=True,
     ),
     "live --flight-recorder pickle": Reader(
         "dump_0", PICKLE, ["live", "{}", "--once", "--flight-recorder", "{}"], True
@@ -420,7 +451,7 @@ READERS: dict[str, Reader] = {
         "dump_0", JSON, ["live", "{}", "--once", "--flight-recorder", "{}"], True
     ),
     "diverge": Reader("a.pt", TORCH, ["diverge", "{}/a.pt", "{}/a.pt"]),
-    "ncu": Reader("a.csv", CSV, ["ncu", "{}/a.csv"]),
+    "ncu": Reader("a.csv", CSV, ["ncu", "{}/a.csv"], takes_pipes=True),
     "tensor": Reader("7/tag/rank_0.pt", TORCH, read_tensor),
     "random states": Reader("states.pt", TORCH, read_states),
     "inputs of an operator": Reader("call.pkl", PICKLE, read_original),
@@ -499,7 +530,10 @@ def try_bomb(reader: Reader, bomb: str, make: Callable[[Path], object], folder: 
 
 
 def bombs_of(reader: Reader) -> Bombs:
-    return {**NO_FILES, **reader.bombs}
+    bombs = {**NO_FILES, **reader.bombs}
+    if reader.takes_pipes:
+        del bombs["a FIFO"]
+    return bombs
 
 
 def main(words: list[str]) -> None:

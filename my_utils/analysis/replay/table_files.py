@@ -223,9 +223,7 @@ def _reads_as_number(word: str) -> bool:
 
 
 def _any_csv_columns(path: str, wanted: set[str]) -> dict[str, Column]:
-    with open(
-        path, encoding="utf-8", errors="replace", newline="", opener=open_filled
-    ) as file:
+    with open(path, encoding="utf-8", errors="replace", newline="", opener=open_filled) as file:
         rows = csv.reader(file)
         header = [name.strip() for name in next(rows, [])]
         places = {name: header.index(name) for name in sorted(wanted)}

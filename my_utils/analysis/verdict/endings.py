@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...core.bounded_read import describe
 from ...core.process_end import status_text
 from ...core.ranges import ranks_text
 from ...core.run_files.ranks import find_ranks
-from ...core.run_files.run_file import read_run_file
+from ...core.run_files.run_file import RUN_FILE, read_run_file
 from .rank_cells import RankCells
 from .run_data import CLOSED, Process
 
@@ -21,14 +22,18 @@ NAMED_MAX = 2
 EXITED, KILLED = "exit", "killed or crashed"
 
 
-def run_file_of(paths: Sequence[str]) -> dict[str, Any]:
-    """What `my_utils run` wrote down next to the files; {} where it did not."""
+def run_file_of(paths: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """What `my_utils run` wrote down next to the files; {} where it did not. And why files of that
+    name were not read."""
+    problems = []
     for path in paths:
         try:
-            return read_run_file(path)
-        except (OSError, ValueError):
+            return read_run_file(path), problems
+        except (FileNotFoundError, NotADirectoryError):
             continue
-    return {}
+        except (OSError, ValueError) as error:
+            problems.append(f"{os.path.join(path, RUN_FILE)}: {describe(error)}")
+    return {}, problems
 
 
 def command_of(run_file: Mapping[str, Any]) -> tuple[str, ...]:

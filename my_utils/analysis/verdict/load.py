@@ -117,7 +117,8 @@ def run_of(
         run.repeated = min(first for first, _ in again), max(last for _, last in again)
     run.losses = losses
     run.recorded = [] if ranks.lost else _recorded(kept, ranks.shifts)  # calls may be missing
-    run.run_file = run_file_of(names)
+    run.run_file, unreadable = run_file_of(names)
+    run.problems = [*run.problems, *unreadable]
     run.paths, run.command = list(names), command_of(run.run_file)
     run.gone = tuple(ranks.gone)
     run.processes = processes_of(names)

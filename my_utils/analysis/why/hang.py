@@ -101,7 +101,7 @@ class HungRun:
 
     def _ending(self) -> str:
         """How the command of the run ended, where `my_utils run` has written it down."""
-        ending = command_ending(run_file_of(self.seen.log_dirs))
+        ending = command_ending(run_file_of(self.seen.log_dirs)[0])
         return f"; {ending}" if ending else ""
 
     def as_data(self) -> HungData:

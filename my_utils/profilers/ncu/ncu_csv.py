@@ -18,11 +18,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ...core.public import public
+from ...core.trusted_open import check_filled
 
 DELIMITERS = ",;\t"
+FILE_BYTES_MAX = 256 << 20
 RECORD_LINES_MAX = 64  # lines that one row may span, by line ends in quoted fields
 LAUNCH_FIELDS = frozenset((
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
@@ -143,13 +144,23 @@ def read_page(
     NcuCsvError when no launch can be read, and OSError when the file cannot be.
     """
     page = Page(os.fspath(path))
-    text = _decoded(Path(path).read_bytes())
+    text = _decoded(_read(path))
     reader = _PageReader(page, BASIC_METRICS.union(extra))
     reader.read(text.split("\n"))
     if not page.launches:
         raise NcuCsvError(_why_nothing(page, reader, text))
     page.decimal = reader.decimal_mark() if decimal == "auto" else decimal
     return page
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
+    """A file, or what a pipe holds."""
+    with open(path, "rb") as file:
+        check_filled(file.fileno(), path)
+        data = file.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise NcuCsvError(f"{os.fspath(path)}: larger than {FILE_BYTES_MAX >> 20} MiB")
+    return data
 
 
 def _why_nothing(page: Page, reader: _PageReader, text: str) -> str:

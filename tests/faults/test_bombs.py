@@ -1,0 +1,41 @@
+"""Small files that would take minutes or gigabytes: each reader ends, and names the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ..conftest import RunPython
+from .bombs import READERS, bombs_of
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+MEMORY_MAX = 2 << 30  # bytes, with torch
+QUICK = {
+    *["why trace", "why packed trace", "why table", "why database", "why Parquet", "ncu"],
+    *["diverge", "tensor", "random states", "inputs of an operator"],
+    *["live --flight-recorder pickle", "live --flight-recorder JSON"],
+    *["why profile_rank_0.csv", "trace rank_0.7.7.journal", "live rank_0.heartbeat.json"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "reader",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough) for name in READERS],
+)
+def test_each_reader_bears_each_bomb(reader: str, run_python: RunPython, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    done = run_python("-m", "tests.faults.bombs", reader, str(tmp_path / "bombs"), timeout=3500)
+    assert done.returncode == 0, done.stderr
+    cases = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [case["bomb"] for case in cases] == list(bombs_of(READERS[reader]))
+    name = Path(READERS[reader].name).name
+    for case in cases:
+        assert case["ended"] == 0, case
+        assert case["status"] != "died" and "Traceback" not in case["said"], case
+        assert case["memory"] < MEMORY_MAX, case
+        assert name in case["said"] or case["bomb"] in READERS[reader].may_be_silent, case
