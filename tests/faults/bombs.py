@@ -134,6 +134,22 @@ def rank_rows(number: str) -> bytes:
     )
 
 
+START = b'1750000000.%09d,,h,1,%s,START,,"node_id=%d,parent_id=%d,tid=1"\n'
+
+
+def names_that_meet() -> bytes:
+    """Stages around stages whose full names are the same, in thousands of ways: x/x/x is also x/x
+    with x inside, or x with x/x inside."""
+    rows = [CSV_HEAD]
+    ways = [(0, 0)]  # a stage, and how many x there are in its full name
+    for parent, used in ways:
+        for more in range(1, 14 - used):
+            node = len(ways)
+            ways.append((node, used + more))
+            rows.append(START % (node, b"/".join([b"x"] * more), node, parent))
+    return b"".join(rows)
+
+
 PROFILE: Bombs = {
     **CSV,
     "a step far away": content(rank_rows(str(2**62))),
@@ -147,15 +163,9 @@ PROFILE: Bombs = {
             )
         )
     ),
+    "names that meet": content(names_that_meet),
     "stages in stages": content(
-        lambda: (
-            CSV_HEAD
-            + b"".join(
-                b'1750000000.%09d,,h,1,s,START,,"node_id=%d,parent_id=%d,tid=1"\n'
-                % (turn, turn + 1, turn)
-                for turn in range(300_000)
-            )
-        )
+        lambda: CSV_HEAD + b"".join(START % (n, b"s" * 200, n + 1, n) for n in range(100_000))
     ),
 }
 
@@ -237,6 +247,14 @@ PARQUET: Bombs = {
     "a dictionary of a gigabyte": lambda path: large_page(path, dictionary=True),
     "lists in lists": nested_schema,
     "a terabyte after the beginning": lambda path: sparse(path, b"PAR1"),
+}
+
+NCU_HEAD = b'"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+NCU: Bombs = {
+    **CSV,
+    "rows that do not end": content(lambda: NCU_HEAD + b'"0","7","k\n' * MIB),
+    "many values": content(lambda: NCU_HEAD + b'"0","7","k","Duration","ms","2"\n' * MIB),
+    "lines alone": content(lambda: NCU_HEAD + b"a\n" * 20 * MIB),
 }
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -375,6 +393,12 @@ class Reader:
     may_be_silent: tuple[str, ...] = ()
 
 
+SILENT = (
+    *["a terabyte after a journal", "counts far away"],  # what counts is whole
+    *["one line", "quotes alone", "bytes of zero"],  # of a CSV: a last row that was cut off
+)
+
+
 def of_run(name: str, bombs: Bombs) -> dict[str, Reader]:
     """All commands that read a run."""
     commands = {
@@ -387,7 +411,10 @@ def of_run(name: str, bombs: Bombs) -> dict[str, Reader]:
         "trace": ["trace", "{}", "--recover", "-o", "{}/out.json"],
         "timeline": ["timeline", "{}", "--json"],
     }
-    return {f"{key} {name}": Reader(name, bombs, words, True) for key, words in commands.items()}
+    return {
+        f"{key} {name}": Reader(name, bombs, words, has_run=True, may_be_silent=SILENT)
+        for key, words in commands.items()
+    }
 
 
 def read_tensor(path: Path) -> object:
@@ -451,7 +478,7 @@ READERS: dict[str, Reader] = {
         "dump_0", JSON, ["live", "{}", "--once", "--flight-recorder", "{}"], True
     ),
     "diverge": Reader("a.pt", TORCH, ["diverge", "{}/a.pt", "{}/a.pt"]),
-    "ncu": Reader("a.csv", CSV, ["ncu", "{}/a.csv"], takes_pipes=True),
+    "ncu": Reader("a.csv", NCU, ["ncu", "{}/a.csv"], takes_pipes=True),
     "tensor": Reader("7/tag/rank_0.pt", TORCH, read_tensor),
     "random states": Reader("states.pt", TORCH, read_states),
     "inputs of an operator": Reader("call.pkl", PICKLE, read_original),
@@ -500,6 +527,20 @@ def read_in_child(reader: Reader, folder: Path, said: Path) -> None:
         print(f"\nstatus {json.dumps(status)}")
 
 
+def in_child(call: Callable[[], None]) -> tuple[int, resource.struct_rusage]:
+    """How it ended, and what it used."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            call()
+            status = 0
+        finally:
+            os._exit(status)
+    _, ended, used = os.wait4(child, 0)
+    return os.waitstatus_to_exitcode(ended), used
+
+
 def try_bomb(reader: Reader, bomb: str, make: Callable[[Path], object], folder: Path) -> Any:
     shutil.rmtree(folder / "case", ignore_errors=True)
     case = folder / "case"
@@ -508,20 +549,15 @@ def try_bomb(reader: Reader, bomb: str, make: Callable[[Path], object], folder: 
     path = case / reader.name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    make(path)
     said = folder / "said"
-    child = os.fork()
-    if child == 0:
-        try:
-            read_in_child(reader, case, said)
-        finally:
-            os._exit(0)
-    _, ended, used = os.wait4(child, 0)
+    made, _ = in_child(lambda: void(make(path)))  # what it takes is not the reader's
+    assert made == 0, f"{bomb} was not made"
+    ended, used = in_child(lambda: read_in_child(reader, case, said))
     text = said.read_text(encoding="utf-8")
     text, _, status = text.rpartition("\nstatus ")
     return {
         "bomb": bomb,
-        "ended": os.waitstatus_to_exitcode(ended),
+        "ended": ended,
         "status": json.loads(status) if status else None,
         "seconds": round(used.ru_utime + used.ru_stime, 1),
         "memory": used.ru_maxrss * 1024,

@@ -211,9 +211,10 @@ def _kind_of(path: str) -> str:
             return "nsys" if _files_in([path], NSYS) else ""
         except OSError:
             return ""  # a run, and its reader says why that fails
-    if not os.path.isfile(path):  # its reader says why that fails, but a profile CSV may be a pipe
-        is_database = os.path.exists(path) and path.endswith(NSYS)
-        return "nsys" if is_database else ""
+    if not os.path.exists(path):
+        return ""
+    if not os.path.isfile(path):  # a profile CSV may be a pipe, and nothing else
+        return "nsys" if path.endswith(NSYS) else "table" if path.endswith(".parquet") else ""
     if path.endswith(SUFFIXES):
         from .read_table import has_operations
 

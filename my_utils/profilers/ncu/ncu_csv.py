@@ -24,6 +24,7 @@ from ...core.trusted_open import check_filled
 
 DELIMITERS = ",;\t"
 FILE_BYTES_MAX = 256 << 20
+FILE_LINES_MAX = 4 << 20
 RECORD_LINES_MAX = 64  # lines that one row may span, by line ends in quoted fields
 LAUNCH_FIELDS = frozenset((
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
@@ -160,6 +161,8 @@ def _read(path: str | os.PathLike[str]) -> bytes:
         data = file.read(FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
         raise NcuCsvError(f"{os.fspath(path)}: larger than {FILE_BYTES_MAX >> 20} MiB")
+    if data.count(b"\n") > FILE_LINES_MAX:
+        raise NcuCsvError(f"{os.fspath(path)}: more than {FILE_LINES_MAX} lines")
     return data
 
 
