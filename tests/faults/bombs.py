@@ -402,7 +402,7 @@ SILENT = (
 def of_run(name: str, bombs: Bombs) -> dict[str, Reader]:
     """All commands that read a run."""
     commands = {
-        "why": ["why", "{}"],
+        "why": ["why", "{}", "--json"],
         "why --ledger": ["why", "{}", "--ledger", "--json"],
         "report": ["report", "{}", "-o", "{}/out.html"],
         "diff": ["diff", "{}", "{}"],
