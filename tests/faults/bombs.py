@@ -223,7 +223,7 @@ def large_page(path: Path, *, dictionary: bool) -> None:
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
-    size, count = 64 * MIB, 16
+    size, count = 64 * MIB, 8
     texts = [chr(97 + number) + "\0" * size for number in range(count)]
     columns = [name.decode() for name in TABLE_HEAD.strip().split(b",")]
     numbers = arrow.array(range(count), "int64")
