@@ -24,7 +24,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.long_file, pytest.mark.timeout(400)]
 
 # Rank 0 is the one that fails. A static rendezvous keeps the ranks' addresses in its process: while
-# that lives, gloo of another rank that starts again gets the addresses of the dead, also without us.
+# that lives, gloo of another rank that starts again gets the addresses of the dead,
+# without this package too.
 TRAIN = """
 import os, sys, torch, torch.distributed as dist
 case, rank = sys.argv[1], os.environ["RANK"]
