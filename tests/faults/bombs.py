@@ -268,10 +268,6 @@ def database(path: Path, *texts: str) -> None:
         file.commit()
 
 
-def numbers_up_to(count: int) -> str:
-    return f"(WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT {count}) {{}})"
-
-
 def kernels(count: int, correlation: str = "i") -> tuple[str, ...]:
     series = f"WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT {count}) "
     return (
@@ -285,6 +281,11 @@ def kernels(count: int, correlation: str = "i") -> tuple[str, ...]:
         f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME {series} SELECT i * 9, i * 9 + 2, {correlation}, "
         "16777221 FROM n",
     )
+
+
+def database_of_holes(path: Path) -> None:
+    database(path, *kernels(100))
+    os.truncate(path, TERABYTE)
 
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT"
@@ -317,10 +318,7 @@ NSYS: Bombs = {
     "a long text": lambda path: database(
         path, *kernels(100), "INSERT INTO StringIds VALUES (0, zeroblob(200000000))"
     ),
-    "a terabyte after the tables": lambda path: (
-        database(path, *kernels(100)),
-        os.truncate(path, TERABYTE),
-    )[0],
+    "a terabyte after the tables": database_of_holes,
 }
 
 PICKLE: Bombs = {
