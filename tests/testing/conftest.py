@@ -38,10 +38,11 @@ class Suite:
         """ranks: how many torchrun starts."""
         launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}"] if ranks else []
         with_plugin = ["-p", PLUGIN] if plugin else []
+        outside = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         return subprocess.run(
             [sys.executable, *launcher, "-m", "pytest", *with_plugin, *arguments],
-            env={**os.environ, "PYTHONPATH": path, **NO_OTHER_PLUGINS, **env},
+            env={**outside, "PYTHONPATH": path, **NO_OTHER_PLUGINS, **env},
             cwd=self.folder, timeout=280, capture_output=True, text=True, check=False,
         )  # fmt: skip
 

@@ -47,7 +47,7 @@ SUITE = """
             request.getfixturevalue("stage_times")
         GlobalLogger().close()
 """
-FAST, SLOW = "0.002", "0.006"
+FAST, SLOW = "0.002", "0.02"  # far apart: the machine may be busy
 
 
 @pytest.fixture
