@@ -18,7 +18,7 @@ import torch
 
 from ...core.plain_files import OutOfBounds, PlainFileError, check_pickle
 from ...core.printable import printable
-from ...core.trusted_open import open_without_waiting
+from ...core.trusted_open import open_filled, open_without_waiting
 
 
 def _storage(data: bytes) -> Any:
@@ -59,7 +59,7 @@ def is_pickle(path: str | Path) -> bool:
 
 def load_original_inputs(path: str | Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """args and kwargs. PlainFileError (a ValueError) if it is another file."""
-    with open(path, "rb", opener=open_without_waiting) as file:
+    with open(path, "rb", opener=open_filled) as file:
         data = file.read()
     try:
         check_pickle(data, newer=True)
