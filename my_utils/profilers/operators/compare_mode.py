@@ -11,14 +11,15 @@ import torch
 from ...core.arguments import check_int, check_switch, check_tolerance
 from ...core.public import public
 from ...core.warnings import warn_once
-from .check import OpCheck, Rules, Slack, check_view, coarsest, is_sum
+from .check import OpCheck, Rules, Slack, check_view, coarsest
 from .dump import comparison_again
 from .finite import Counts, is_clean, is_finding
-from .inputs import distinct_tensors
+from .inputs import distinct_tensors, tensors_in
 from .mode import RULE, OpMode, OpModeError, alone, dump_or_say
 from .module_path import Scope, where
 from .policy import Action, OpPlan, OpPolicy
 from .reference import Draws, NotComparable, OpCopy, Reference
+from .rounding import slacks_of
 from .summary import OpSummary
 
 _STARTS = " starts to run ..."
@@ -203,9 +204,10 @@ class CompareWithCPU(OpMode):
             self._say_started(call)
             for note in expected.notes:
                 self._log.line(note)
-        coarse = coarsest(call.copy.tensors) if expected.dtypes else None
+        coarse = coarsest([*call.copy.tensors, *tensors_in(result)]) if expected.dtypes else None
         rules = self._rules_on(call.copy.device)
-        check = OpCheck(rules, expected.dtypes, coarse, self._slack_of(call))
+        slacks = self._slacks_of(call, result, expected.result)
+        check = OpCheck(rules, expected.dtypes, coarse, slacks)
         if not written or not _is_written(result, written):
             check.values(*_without_scratch(call.plan, result, expected.result))
         if written:
@@ -218,11 +220,11 @@ class CompareWithCPU(OpMode):
             self._succeed(call, check)
         return check
 
-    def _slack_of(self, call: _Call) -> Slack | None:
+    def _slacks_of(self, call: _Call, result: Any, expected: Any) -> list[Slack]:
         """Where the tolerances of the dtypes hold: what a user gives is used as it is."""
-        if self._atol is not None or self._rtol is not None or not is_sum(call.plan.func):
-            return None
-        return Slack(call.plan.func, call.copy.args, call.copy.kwargs)
+        if self._atol is not None or self._rtol is not None:
+            return []
+        return slacks_of(call.copy, self._reference, result, expected)
 
     def _note_repetition(self) -> None:
         self._repeated += 1

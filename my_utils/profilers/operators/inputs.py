@@ -56,13 +56,18 @@ def _collect(value: Any, found: list[Tensor]) -> None:
 
 def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """The same lists, tuples and dicts with other tensors in them."""
-    if isinstance(value, Tensor):
+    return map_values(value, lambda one: change(one) if isinstance(one, Tensor) else one)
+
+
+def map_values(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same with other tensors and floats in them."""
+    if isinstance(value, Tensor | float):
         return change(value)
     kind = type(value)
     if kind is list or kind is tuple:
-        return kind([map_tensors(item, change) for item in value])
+        return kind([map_values(item, change) for item in value])
     if kind is dict:
-        return {key: map_tensors(item, change) for key, item in value.items()}
+        return {key: map_values(item, change) for key, item in value.items()}
     return value
 
 

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from .check import ANY_FLOAT
-from .inputs import WIDER, converted, copied, device_of, is_converted, map_tensors, tensors_in
+from .inputs import (
+    WIDER,
+    converted,
+    copied,
+    device_of,
+    is_converted,
+    map_tensors,
+    map_values,
+    tensors_in,
+)
 from .policy import OpPlan
 
 ReferenceFunction = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -43,6 +52,11 @@ class OpCopy:
     def again(self) -> OpCopy:
         """A copy of the copies."""
         return OpCopy(self.plan, self.args, self.kwargs)
+
+    def changed(self, change: Callable[[Any], Any]) -> OpCopy:
+        """A copy with other values: `change` gets each tensor and each float."""
+        args, kwargs = map_values((self.args, self.kwargs), change)
+        return OpCopy(self.plan, args, kwargs)
 
 
 class _OfDevice:
