@@ -17,7 +17,7 @@ from ...core.run_files.state import Rank
 from .collectives import Collectives
 from .waits.calls import HUNG_S, Node
 from .waits.causes import Cause
-from .waits.places import takes_long
+from .waits.places import is_odd, takes_long, where
 from .waits.standing import Standing, Suspect
 from .waits.text import sentence
 
@@ -70,7 +70,12 @@ def find_root_causes(
             _add_cause(suspects, ranks, cause)
     named = {rank for one in found for rank in one.ranks if one.decided}
     found += _of_stages([one for n, one in suspects.items() if n not in named], standing, notes)
-    found += [_ring(ranks) for ranks in standing.rings if not (found or suspects)]
+    rings = [] if found or suspects else [_ring(ranks) for ranks in standing.rings]
+    for ring in rings:
+        if ring.decided:
+            (odd,) = ring.ranks
+            suspects[odd] = Suspect(by_number[odd], (ring.kind,), tuple(ring.reasons))
+    found += rings
     found.sort(key=lambda cause: not cause.decided)
     noted = [_noted(one, notes.get(number, "")) for number, one in suspects.items()]
     return RootCauses(found, noted, collectives)
@@ -171,6 +176,11 @@ def causes_of(causes: Sequence[RootCause], suspects: Sequence[Suspect]) -> list[
 def _ring(ranks: Sequence[Rank]) -> RootCause:
     numbers = [rank.rank for rank in ranks]
     waited_s = max((rank.still_s or 0.0 for rank in ranks), default=0.0)
+    odd = [rank for rank in ranks if is_odd(rank)]
+    if len(odd) == 1:
+        direct = [number for number in numbers if number != odd[0].rank]
+        text = f"in {where(odd[0])}; its newest calls are in an order that it has never had before"
+        return RootCause("other order", [odd[0].rank], True, waited_s, direct, direct, [text])
     text = "they wait for one another in a ring, or the order of their calls is not known"
     return RootCause("ring", numbers, False, waited_s, numbers, [], [text])
 

@@ -70,12 +70,14 @@ class Stand:
 @dataclass(frozen=True)
 class RecordedWait:
     """Where a rank waits by the stages and calls that `my_utils run` has recorded. holders: the
-    members that have not come. since_ns: Unix time."""
+    members that have not come. since_ns: Unix time. is_odd: its newest calls are in an order
+    that it has never had before."""
 
     name: str
     members: tuple[int, ...]
     holders: tuple[int, ...]
     since_ns: int
+    is_odd: bool = False
 
 
 class Standstill:
@@ -111,12 +113,15 @@ class Standstill:
         }
         self.nodes: dict[int, Node] = {}  # of each rank that waits somewhere
         self._find_nodes()
+        self.odd_recorded: set[int] = set()  # ranks that wait in a call that is odd in the rows
         for rank, wait in (recorded or {}).items():
             if rank in self.dumps and rank not in self.stands and rank not in self.stale:
                 self._add_recorded(rank, wait)
 
     def _add_recorded(self, rank: int, wait: RecordedWait) -> None:
         group = Group.recorded(wait.name, wait.members)
+        if wait.is_odd:
+            self.odd_recorded.add(rank)
         kind = wait.name.partition(" ")[0]
         call = Call(0, kind, "", wait.since_ns, True, "", record=_AFTER_ALL)
         waited_s = _written_s(self.dumps[rank]) - wait.since_ns / 1e9

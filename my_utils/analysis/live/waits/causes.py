@@ -256,7 +256,7 @@ def _inside(node: Node, graph: _Graph) -> _Blame | None:
 
 
 def _ring(ranks: list[int], nodes: Sequence[Node], graph: _Graph) -> _Blame | None:
-    odd = graph.orders.odd(ranks)
+    odd = graph.orders.odd(ranks) or sorted(graph.still.odd_recorded.intersection(ranks))
     node = min(nodes, key=lambda one: one.call.created_ns)
     if odd and 2 * len(odd) <= len(ranks):
         return _Blame("other order", odd, node, nodes)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from ....core.run_files.state import Rank, Thread
+from ....core.run_files.state import COLLECTIVES_TAG, Rank, Thread
 from ...verdict.kinds import kind_of_stage
 
 PATIENCE = 20.0  # times the time for which a rank may be without progress
 KEPT = 16  # finished stages that a journal shows of a thread
+CALLS_EXAMINED = 4  # of those, the newest
 WAIT = "wait "
 _PEER_CALLS = ("send", "recv")
 
@@ -40,6 +41,11 @@ class Meeting:
         """Whether it is a send or receive."""
         return self.name.partition(" ")[0] in _PEER_CALLS
 
+    def answers(self, other: Meeting) -> bool:
+        """Whether it is the receive of that send, or the send of that receive."""
+        ways = {one.name.partition(" ")[0] for one in (self, other)}
+        return ways == {*_PEER_CALLS} and self.members == other.members
+
 
 def meeting_of(rank: Rank, usual: Usual) -> Meeting | None:
     """Where the main thread waits for other ranks, or may; None where it does not."""
@@ -53,6 +59,29 @@ def meeting_of(rank: Rank, usual: Usual) -> Meeting | None:
         if stage in usual.meetings or kind_of_stage(stage) == "communication":
             return Meeting(stage, usual.members(rank, stage))
     return None
+
+
+def is_odd(rank: Rank) -> bool:
+    """Whether the main thread is in a call, and that or one of the few before it has never followed
+    the calls before it, where another has: the rank has left out, added or swapped a call."""
+    thread = next((t for t in rank.main_threads if t.tag == COLLECTIVES_TAG and t.open), None)
+    if thread is None:
+        return False
+    names = [*(finished.name for finished in reversed(thread.last)), thread.open[0].name]
+    calls = [name for name in names if not name.startswith(WAIT)]
+    newest = len(calls) - 1
+    for at in range(newest, max(newest - CALLS_EXAMINED, 1), -1):
+        followed = _followers(calls, at, 2) or (_followers(calls, at, 1) if at == newest else set())
+        if followed and calls[at] not in followed:
+            return True
+    return False
+
+
+def _followers(calls: Sequence[str], at: int, length: int) -> set[str]:
+    """What has followed, elsewhere, so many calls as are before that one."""
+    before = calls[at - length : at]
+    ends = (end for end in range(length, len(calls)) if end != at)
+    return {calls[end] for end in ends if calls[end - length : end] == before}
 
 
 def takes_long(rank: Rank, after_s: float) -> bool:

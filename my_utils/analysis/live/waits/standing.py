@@ -20,6 +20,7 @@ from .places import (
     Meeting,
     Usual,
     is_behind,
+    is_odd,
     meeting_of,
     news_ns,
     stack_text,
@@ -175,7 +176,7 @@ class Standing:
         step, its_step = rank.step or 0, other.step or 0
         there = self._meetings[other.label]
         if meeting.is_pair:  # neither side can have gone on without the other
-            is_there = there is not None and there.is_pair and there.members == meeting.members
+            is_there = there is not None and there.answers(meeting)
             return None if is_there or its_step > step + 1 else its_step < step
         if there is None:
             return None if its_step > step + 1 or is_behind(rank, other) else its_step < step
@@ -225,7 +226,9 @@ class Standing:
                     continue
                 since_ns = (rank.moved_ns or 0) - round(rank.time_offset_s * 1e9)
                 members = tuple(sorted(meeting.members))
-                found[rank.rank] = RecordedWait(meeting.name, members, tuple(holders), since_ns)
+                found[rank.rank] = RecordedWait(
+                    meeting.name, members, tuple(holders), since_ns, is_odd(rank)
+                )
         return found
 
     def directly(self, label: str) -> list[Place]:
