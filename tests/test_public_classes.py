@@ -109,6 +109,30 @@ def test_annotations_can_be_resolved(name: str) -> None:
         assert hints.keys() >= {field.name for field in dataclasses.fields(value)}
 
 
+def with_methods() -> list[tuple[type, Callable[..., Any]]]:
+    """Classes of the modules that users import, each with a method that is written in it."""
+    folder = my_utils.__path__[0]
+    found: list[tuple[type, Callable[..., Any]]] = []
+    for path, cls in CLASSES.items():
+        functions = [one for one in vars(cls).values() if inspect.isfunction(one)]
+        own = [one for one in functions if one.__code__.co_filename.startswith(folder)]
+        own = [one for one in own if one.__qualname__ == f"{cls.__qualname__}.{one.__name__}"]
+        if path.count(".") == 2 and own:
+            found.append((cls, own[0]))
+    return found
+
+
+@pytest.mark.parametrize(("cls", "method"), with_methods())
+def test_the_source_of_a_class_is_in_the_file_of_its_methods(
+    cls: type, method: Callable[..., Any]
+) -> None:
+    """As docs/migrate.md says."""
+    module = inspect.getmodule(method)
+    assert module is not None
+    assert f"\nclass {cls.__name__}" in inspect.getsource(module)
+    assert inspect.getsource(method).lstrip().startswith(("def ", "@", "async def "))
+
+
 def test_annotations_cost_no_import() -> None:
     code = (
         "import sys; from my_utils import csv2trace, logger, timing; "

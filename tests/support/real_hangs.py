@@ -106,8 +106,8 @@ def rank_of(job, rank):
                 perform(step, *op)
             step += 1
             time.sleep(0.01)
-    except RuntimeError as error:  # of a connection that another rank has closed
-        print(f"rank {rank}: {error}", file=sys.stderr, flush=True)
+    except RuntimeError:  # of a connection that another rank has closed
+        open(f"{os.environ['MY_UTILS_RUN_DIR']}/raised_{rank}", "w").close()
         time.sleep(3600)
 
 print("ready", flush=True)
@@ -125,8 +125,9 @@ for line in sys.stdin:
 @dataclass
 class Job:
     """culprit: the rank whose program is wrong. is_open: nobody but the program knows which of two
-    that is, so that nobody may be named for certain. died: ranks that gloo has ended, as it does
-    where more comes than is expected; the others wait for these."""
+    that is, so that nobody may be named for certain. left: ranks that gloo has ended, as it does
+    where more comes than is expected, and those of which a call raised then; they call nothing more,
+    so that others wait for them, too."""
 
     world: int
     groups: dict[str, list[list[int]]]
@@ -138,7 +139,7 @@ class Job:
     fault: str
     layout: str
     is_open: bool = False
-    died: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -289,7 +290,9 @@ class Jobs:
         try:
             wait_until(lambda: self._has_dumps(logs, pids), START_S)
             wait_until(lambda: self._hangs(logs), START_S)
-            job.died = [rank for rank, pid in enumerate(pids) if _state_of(pid) == "-"]
+            raised = [int(path.name.removeprefix("raised_")) for path in logs.glob("raised_*")]
+            died = [rank for rank, pid in enumerate(pids) if _state_of(pid) == "-"]
+            job.left = [*died, *raised]
             return live.snapshot(logs, hung_after_s=HUNG_S)
         finally:
             for pid in pids:
@@ -330,11 +333,11 @@ def started() -> Iterator[Jobs]:
 
 
 def outcome(job: Job, seen: Any) -> str:
-    """ "exact": who holds up the others is named for certain, or is among those that may where
+    """ "exact": only who holds up the others is named for certain, or is among those that may where
     nobody can know. "left out": nothing is decided. "more": others, too. "wrong": only others."""
     named = {rank for cause in seen["causes"] if cause["decided"] for rank in cause["ranks"]}
     undecided = {rank for one in seen["causes"] if not one["decided"] for rank in one["ranks"]}
-    if named and named in ({job.culprit}, set(job.died)):
+    if named and named <= {job.culprit, *job.left}:
         return "exact"
     if job.is_open and not named and job.culprit in undecided:
         return "exact"

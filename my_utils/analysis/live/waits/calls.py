@@ -131,7 +131,7 @@ class Standstill:
     def maybe_failed(self, rank: int) -> Group | None:
         """The group of the newest call of a rank, where gloo may have ended it by an error: not all
         members are known to have ended it."""
-        if rank in self.gone:
+        if rank in self.gone or rank not in self.dumps:
             return None
         for name, calls in self.dumps[rank].groups.items():
             group = self.groups.get((rank, name))
