@@ -126,8 +126,8 @@ for line in sys.stdin:
 class Job:
     """culprit: the rank whose program is wrong. is_open: nobody but the program knows which of two
     that is, so that nobody may be named for certain. left: ranks that gloo has ended, as it does
-    where more comes than is expected, and those of which a call raised then; they call nothing more,
-    so that others wait for them, too."""
+    where more comes than is expected, and those of which a call raised then; they call nothing
+    more, so that others wait for them, too."""
 
     world: int
     groups: dict[str, list[list[int]]]

@@ -3,6 +3,8 @@ processes, in `live`, `why` and the closing lines of `my_utils run`."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,22 @@ class TestRecordedCollectives:
         for rank in range(4):
             write_rows(chain, rank, ("my_utils.group", "label=tp,members=0-4294967295%2Cx"))
         assert named(snapshot(chain, hung_after_s=HUNG_S)) == [3]
+
+
+class TestSendsAndReceives:
+    def test_a_silent_rank_has_no_dump(self, logs: Path, dumps: Path) -> None:
+        """As one that is stopped; the rows say who waits for its send."""
+        write_beats(logs, in_call(1, "wait recv 0"), in_call(0, "wait recv 1"))
+        old_s = time.time() - 600
+        os.utime(logs / "rank_0.heartbeat.json", (old_s, old_s))
+        write_dump(dumps, 1, calls("broadcast"), world=2)
+        data = snapshot(logs, hung_after_s=HUNG_S, flight_recorder=dumps)
+        assert named(data) == [0]
+
+    def test_two_that_both_send_wait_for_each_other(self, logs: Path) -> None:
+        write_beats(logs, *(in_call(rank, f"wait send {1 - rank}") for rank in (0, 1)))
+        (cause,) = snapshot(logs, hung_after_s=HUNG_S)["causes"]
+        assert (cause["kind"], cause["ranks"], cause["decided"]) == ("ring", [0, 1], False)
 
 
 class TestProcessesThatEnded:
