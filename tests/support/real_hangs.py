@@ -300,9 +300,10 @@ class Jobs:
                     os.kill(pid, signal.SIGKILL)
 
     def _has_dumps(self, logs: Path, pids: list[int]) -> bool:
-        """Of each rank that lives and is not stopped."""
+        """Of each rank that lives, is not stopped, and is in its loop."""
         awake = [pid for pid in pids if _state_of(pid) in "RSD"]
-        return bool(awake) and len(list(logs.glob("flight*/*"))) >= len(awake)
+        in_loop = len(awake) - len(list(logs.glob("raised_*")))
+        return len(list(logs.glob("flight*/*"))) >= max(in_loop, 1)
 
     def _hangs(self, logs: Path) -> bool:
         """For so long that each rank may have been seen to wait."""

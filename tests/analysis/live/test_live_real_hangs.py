@@ -34,7 +34,7 @@ def check(jobs: Jobs, seeds: Iterable[int], folder: Path) -> None:
     for seed in seeds:
         job = make_job(seed)
         result = outcome(job, jobs.hang(job, folder / f"{seed}"))
-        if not (job.fault == NOT_SEEN and result == "left out"):
+        if not (job.layout == NOT_SEEN and result == "left out"):
             found[f"{seed}: {job.fault}, {job.layout}"] = result
     counts = Counter(found.values())
     assert counts["wrong"] == counts["more"] == 0, found

@@ -70,14 +70,14 @@ class TestCulprits:
     @pytest.mark.slow
     @pytest.mark.parametrize("fault", FAULTS)
     def test_in_a_thousand(self, fault: str, tmp_path: Path) -> None:
-        """A second culprit behind the first one often shows nowhere. A call that was left out,
-        swapped, or of another size is undecided in a group of two of which the dumps show nothing
-        else, neither an earlier step nor a rank that does the same."""
+        """A second culprit behind the first one often shows nowhere. Of what was skipped, swapped
+        or of another size, the rest is undecided between the ranks of a pair or of a ring, in the
+        calls of which nothing says who is wrong; a few swaps show nothing."""
         found = counts(fault, range(1_000, 1_112), tmp_path)
         hangs = found.total() - found["no hang"]
         wrong = [result for result in found if result.startswith("wrong")]
-        assert len(wrong) <= 0.02 * hangs, wrong
-        least = {"two": 0.5, "swap": 0.7, "skip": 0.8, "shape": 0.8}.get(fault, 0.85)
+        assert len(wrong) <= (1 if fault == "lost" else 0), wrong
+        least = {"two": 0.55, "swap": 0.73, "skip": 0.84, "shape": 0.83}.get(fault, 0.9)
         assert found["exact"] >= least * hangs, found
 
 

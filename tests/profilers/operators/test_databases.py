@@ -37,18 +37,6 @@ PARTS = 12
 SECONDS_OF_AN_OPERATOR = 4.0  # and of a dtype; the samples after that are left out
 DTYPES = (torch.float32, torch.complex64)
 
-# Fail against float64, since they make much of the rounding of their inputs or of steps within.
-SENSITIVE = {
-    "_upsample_bilinear2d_aa": "weights come from positions that are rounded",
-    "_scaled_dot_product_flash_attention_for_cpu": "exponentials of large scores",
-    "pow": "powers of large complex numbers",
-    "sinc": "sines of complex numbers far from the real axis",
-    "polygamma": "poles are near",
-    "histogram": "edges of bins are differences of large numbers",
-    "linalg_lstsq": "condition of the matrix",
-    "linalg_pinv": "the inputs are singular: rounding says which values are zero",
-    "special_hermite_polynomial_he": "zeros of the polynomial are near",
-}
 # Operators that give memory as it is: nothing is tested, nor is it the same twice.
 UNINITIALISED = ("empty", "new_empty")
 LEFT_OUT = {
@@ -137,7 +125,7 @@ def problems(op: Any) -> Iterator[str]:
                 yield f"{name}: another result"
         for name in ("cpu", "float64"):
             failed = {row.op.split(".")[-1] for row in tools[name].summary.rows if row.failed}
-            if failed - (SENSITIVE.keys() if name == "float64" else set()):
+            if failed:
                 yield f"{name}: {failed} failed"
         yield from missed_nan(op, sample)
 
