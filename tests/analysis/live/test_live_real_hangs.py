@@ -42,9 +42,10 @@ def check(jobs: Jobs, seeds: Iterable[int], folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 5, 10])
+@pytest.mark.parametrize("seed", [1, 5, 10, 1028])
 def test_one_of_a_kind(seed: int, jobs: Jobs, tmp_path: Path) -> None:
-    """Asleep in a stage, a skipped send, and two calls that are swapped."""
+    """Asleep in a stage, a skipped send, two calls that are swapped, and asleep while the others
+    wait in torch's store."""
     check(jobs, [seed], tmp_path)
 
 

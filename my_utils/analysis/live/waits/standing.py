@@ -3,7 +3,7 @@
 A rank waits in a place in which ranks wait for one another, a meeting. It waits there for the
 members of the group that have not come: those that work, that are in an earlier meeting, that have
 ended, or whose process is gone. A rank that is awaited and waits for no other holds up the others.
-Where no meeting is known, ranks that have ended a stage wait for those that are in it still.
+Where no call is recorded, ranks that have ended a stage wait for those that are in it still.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ....core.run_files.state import Rank
+from ....core.run_files.state import COLLECTIVES_TAG, Rank
 from ....core.units import age_text
 from .calls import HUNG_S, RecordedWait
 from .graph import last_parts
@@ -144,7 +144,7 @@ class Standing:
             is_compared = number < PLACES_COMPARED
             if place.meeting is not None:
                 self._find_absent(place, groups if is_compared else ())
-            elif is_compared and not has_meetings:
+            elif is_compared and not has_meetings and not _records_calls(place.first):
                 for other in compared:
                     if other is not place and is_behind(other.first, place.first):
                         place.holders.update((rank.label, True) for rank in other.ranks)
@@ -378,6 +378,11 @@ class Standing:
             if reasons and not takes_long(rank, self._after_s):
                 kinds, texts = zip(*reasons, strict=True)
                 yield Suspect(rank, kinds, texts)
+
+
+def _records_calls(rank: Rank) -> bool:
+    """Whether its calls of collectives are recorded: in none of them it waits for nobody."""
+    return any(thread.tag == COLLECTIVES_TAG for thread in rank.main_threads)
 
 
 def _weight(suspect: Suspect) -> tuple[int, int, float]:
