@@ -8,7 +8,6 @@ read; tensors without memory (meta, fake, sparse, quantized, nested) raise ``Typ
 here changes a tensor, its gradient, or the state of a random generator, and all of it may be called
 from any thread.
 
-================= ================================================================================
 ``assert_same``   an assertion, as `torch.testing.assert_close`; says where and how far
 ``compare``       how two tensors differ, and where
 ``global_hash``   the tensor hash of a whole DTensor, without gathering it
@@ -17,6 +16,20 @@ from any thread.
 ``stats``         range, mean, deviation, norms and counts in one pass
 ``tensor_hash``   128 bits at the speed of memory, the same on the CPU and on a GPU
 ================= ================================================================================
+=======
+=================== ==============================================================================
+``assert_same``     an assertion, as `torch.testing.assert_close`; says where and how far
+``bytes_sums``      what a run of bytes adds to the tensor hash of a whole
+``compare``         how two tensors differ, and where
+``differing_block`` the only block of 4 KiB in which two tensors differ, from their sums
+``global_hash``     the tensor hash of a whole DTensor, without gathering it
+``md5``             MD5 of the bytes, as ``hashlib`` has it, of many tensors side by side
+``nan_inf_count``   how many NaNs and Infs there are, as fast as memory is read
+``stats``           range, mean, deviation, norms and counts in one pass
+``sums_digest``     the tensor hash of a whole from the sums of its parts
+``tensor_hash``     128 bits at the speed of memory, the same on the CPU and on a GPU
+``tensor_sums``     what any box of a tensor adds to the tensor hash of the whole
+=================== ==============================================================================
 
 >>> import numpy
 >>> md5(numpy.zeros(0))
@@ -32,11 +45,16 @@ from .._core import (
     TensorDiff,
     TensorDigest,
     TensorStats,
+    TensorSums,
+    bytes_sums,
     compare,
+    differing_block,
     md5,
     nan_inf_count,
     stats,
+    sums_digest,
     tensor_hash,
+    tensor_sums,
 )
 from .dtensor import global_hash
 from .same import assert_same
@@ -46,11 +64,16 @@ __all__ = [
     "TensorDiff",
     "TensorDigest",
     "TensorStats",
+    "TensorSums",
     "assert_same",
+    "bytes_sums",
     "compare",
+    "differing_block",
     "global_hash",
     "md5",
     "nan_inf_count",
     "stats",
+    "sums_digest",
     "tensor_hash",
+    "tensor_sums",
 ]

@@ -1,4 +1,4 @@
-"""The tensor hash, version 1, as docs/correctness/tensor-hash.md defines it, in plain Python.
+"""The tensor hash, version 2, as docs/correctness/tensor-hash.md defines it, in plain Python.
 
 Written from the definition and for reading, not for speed: about 1 MB/s. Everything else that
 computes this hash is tested against this file.
@@ -13,35 +13,41 @@ WORD = 2**32
 HALF = 2**64
 BLOCK_BYTES = 4096
 QUAD_BYTES = 16
+STEP = 0x9E3779B97F4A7C15
 
-Sums = tuple[int, int, int, int]
+Sums = tuple[int, ...]
+"""S0 to S3, then T0 to T3"""
 Digest = tuple[int, int]
 """(lo, hi)"""
 
 
-def splitmix64(state: int) -> tuple[int, int]:
-    """The next state and output."""
-    state = (state + 0x9E3779B97F4A7C15) % HALF
-    z = state
+def smix(z: int) -> int:
+    """The output function of splitmix64."""
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % HALF
     z = (z ^ z >> 27) * 0x94D049BB133111EB % HALF
-    return state, z ^ z >> 31
+    return z ^ z >> 31
 
 
-def make_keys() -> tuple[list[int], list[int]]:
-    """The 1024 keys of the words of a block, and the 8 odd factors of the mix."""
+def make_keys() -> tuple[list[int], list[int], int]:
+    """The 1024 keys of the words of a block, the 8 odd factors of the mix, and the seed of the
+    factors of blocks."""
     state = 0x243F6A8885A308D3
-    keys, factors = [], []
+    keys = []
     for _ in range(512):
-        state, output = splitmix64(state)
-        keys += [output % WORD, output // WORD]
-    for _ in range(8):
-        state, output = splitmix64(state)
-        factors.append(output | 1)
-    return keys, factors
+        state = (state + STEP) % HALF
+        keys += [smix(state) % WORD, smix(state) // WORD]
+    return keys, [smix((state + i * STEP) % HALF) | 1 for i in range(1, 9)], state
 
 
-K, F = make_keys()
+K, F, SEED = make_keys()
+
+
+def prf(n: int) -> int:
+    return smix(smix((SEED + (n + 1) * STEP) % HALF) ^ 0xD1342543DE82EF95)
+
+
+def factor(block: int, accumulator: int, lane: int) -> int:
+    return prf(16 * block + 4 * accumulator + lane) | 1
 
 
 def rotl(value: int, bits: int) -> int:
@@ -69,7 +75,7 @@ def mix(sums: Sequence[int], index: int) -> Digest:
     return x ^ x >> 32, y ^ y >> 32
 
 
-def block_sums(block: bytes) -> Sums:
+def accumulators(block: bytes) -> tuple[int, int, int, int]:
     """The four accumulators of up to 4096 bytes."""
     padded = block + bytes(-len(block) % QUAD_BYTES)
     words = struct.unpack(f"<{len(padded) // 4}I", padded)
@@ -83,12 +89,19 @@ def block_sums(block: bytes) -> Sums:
     )
 
 
+def sums(data: bytes) -> Sums:
+    s, t = [0] * 4, [0] * 4
+    for block, at in enumerate(range(0, len(data), BLOCK_BYTES)):
+        found = accumulators(data[at : at + BLOCK_BYTES])
+        for lane in range(4):
+            term = sum(factor(block, j, lane) * x for j, x in enumerate(found))
+            s[lane] = (s[lane] + term) % HALF
+            t[lane] = (t[lane] + block * term) % HALF
+    return (*s, *t)
+
+
 def content(data: bytes) -> Digest:
-    lo = hi = 0
-    for index, at in enumerate(range(0, len(data), BLOCK_BYTES)):
-        more_lo, more_hi = mix(block_sums(data[at : at + BLOCK_BYTES]), index)
-        lo, hi = (lo + more_lo) % HALF, (hi + more_hi) % HALF
-    return mix((lo, len(data), hi, 0), HALF - 1)
+    return mix(sums(data)[:4], len(data) + 1)
 
 
 def header(dtype: str, shape: Sequence[int]) -> bytes:

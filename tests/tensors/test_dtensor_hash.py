@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings, strategies as st
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import (
     DTensor,
@@ -23,8 +20,7 @@ from torch.distributed.tensor import (
 )
 from torch.multiprocessing.spawn import spawn
 
-from my_utils import _core
-from my_utils.tensors import TensorDigest, dtensor as dtensor_hash, global_hash, tensor_hash
+from my_utils.tensors import global_hash, tensor_hash
 
 # Rows and columns that are cut at blocks, at quads and within quads; uneven and empty shards.
 SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
@@ -211,58 +207,3 @@ class TestWithoutRanks:
     def test_it_needs_no_torch_before_it_is_called(self, run_python: Any) -> None:
         code = "import my_utils.tensors, sys; assert 'torch' not in sys.modules"
         assert run_python("-c", code).returncode == 0
-
-
-class TestParts:
-    @settings(max_examples=60, deadline=None)
-    @given(count=st.integers(0, 30_000), cuts=st.lists(st.integers(0, 30_000)), seed=st.randoms())
-    def test_parts_merge_in_any_order(
-        self, count: int, cuts: list[int], seed: random.Random
-    ) -> None:
-        data = full((count,), torch.uint8)
-        edges = sorted({0, count, *(cut for cut in cuts if cut < count)})
-        parts = [
-            bytes(_core.tensor_hash_part(data[begin:end], begin))
-            for begin, end in itertools.pairwise(edges)
-        ]
-        parts.append(bytes(_core.tensor_hash_part(data[:0], seed.randrange(50_000))))
-        seed.shuffle(parts)
-        merged = _core.tensor_hash_merge(b"".join(parts), "uint8", (count,))
-        assert merged == tensor_hash(data)
-
-    def test_strided_parts(self) -> None:
-        data = full((300, 100), torch.int16)
-        parts = [_core.tensor_hash_part(data.T[:33], 0), _core.tensor_hash_part(data.T[33:], 19800)]
-        assert _core.tensor_hash_merge(b"".join(parts), "int16", (100, 300)) == tensor_hash(data.T)
-
-    def test_parts_that_do_not_fit_are_refused(self) -> None:
-        one = _core.tensor_hash_part(torch.zeros(8), 0)
-        with pytest.raises(ValueError, match="a part of bytes 0 to 32, after parts up to byte 32"):
-            _core.tensor_hash_merge(one + one, "float32", (8,))
-        with pytest.raises(ValueError, match="parts of 32 bytes, not 36"):
-            _core.tensor_hash_merge(one, "float32", (9,))
-        with pytest.raises(ValueError, match="states of 128 bytes"):
-            _core.tensor_hash_merge(one[:-1], "float32", (8,))
-
-    def test_boxes_that_do_not_fit_are_refused(self) -> None:
-        x = torch.zeros(4, 6)
-        with pytest.raises(ValueError, match="rows of 24 bytes"):
-            _core.tensor_hash_box(x, (4, 7), (0, 0))
-        with pytest.raises(ValueError, match="indices 1 to 5 of 4"):
-            _core.tensor_hash_box(x, (4, 6), (1, 0))
-        with pytest.raises(ValueError, match="the tensor's 2 dimensions"):
-            _core.tensor_hash_box(x, (4, 6), (0,))
-        with pytest.raises(ValueError, match="contiguous"):
-            _core.tensor_hash_box(x.T, (6, 4), (0, 0))
-        with pytest.raises(ValueError, match="more than 2\\^63 bytes"):
-            _core.tensor_hash_box(x, (2**40, 2**40), (0, 0))
-        with pytest.raises(ValueError, match="sums must have 32 bytes for this shape, not 64"):
-            _core.tensor_hash_close(bytes(64), "float32", (3, 3))
-        with pytest.raises(TypeError, match="takes 3 arguments, not 1"):
-            _core.tensor_hash_box(x)  # type: ignore[call-arg]
-
-
-def test_the_part_of_a_state_has_its_size() -> None:
-    state = _core.tensor_hash_part(torch.zeros(3), 0)
-    assert len(state) == dtensor_hash.PART_WORDS * 8
-    assert isinstance(_core.tensor_hash_merge(state, "float32", (3,)), TensorDigest)

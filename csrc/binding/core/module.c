@@ -23,6 +23,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     }
     Py_VISIT(state->forward_passes_type);
     Py_VISIT(state->digest_type);
+    Py_VISIT(state->sums_type);
     Py_VISIT(state->tensor_diff_type);
     Py_VISIT(state->tensor_stats_type);
     Py_VISIT(state->nan_inf_count_type);
@@ -57,6 +58,7 @@ static int clear(PyObject *module) {
     }
     Py_CLEAR(state->forward_passes_type);
     Py_CLEAR(state->digest_type);
+    Py_CLEAR(state->sums_type);
     Py_CLEAR(state->tensor_diff_type);
     Py_CLEAR(state->tensor_stats_type);
     Py_CLEAR(state->nan_inf_count_type);
@@ -98,7 +100,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_torch_ops_exec},
     {Py_mod_exec, mu_py_tensor_hash_exec},
     {Py_mod_exec, mu_py_write_memory_exec},
-    {Py_mod_exec, mu_py_tensor_hash_parts_exec},
+    {Py_mod_exec, mu_py_tensor_sums_exec},
     {Py_mod_exec, mu_py_compare_exec},
     {Py_mod_exec, mu_py_md5_exec},
     {Py_mod_exec, mu_py_stats_exec},

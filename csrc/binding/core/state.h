@@ -52,6 +52,7 @@ struct mu_state {
     bool nvtx_asked;
     bool gpu_kernels_off;             /* they failed, and the user was warned */
     PyTypeObject *digest_type;        /* owned: TensorDigest */
+    PyTypeObject *sums_type;          /* owned: TensorSums */
     PyTypeObject *tensor_stats_type;  /* owned */
     PyTypeObject *nan_inf_count_type; /* owned */
     PyTypeObject *module_hook_type;   /* owned */
@@ -101,7 +102,7 @@ int mu_py_forward_passes_exec(PyObject *module);
 int mu_py_torch_ops_exec(PyObject *module);
 int mu_py_tensor_hash_exec(PyObject *module);
 int mu_py_write_memory_exec(PyObject *module);
-int mu_py_tensor_hash_parts_exec(PyObject *module);
+int mu_py_tensor_sums_exec(PyObject *module);
 int mu_py_compare_exec(PyObject *module);
 int mu_py_md5_exec(PyObject *module);
 int mu_py_stats_exec(PyObject *module);

@@ -3,40 +3,25 @@
 #include <string.h>
 
 #include "hash/tensor_hash_part.h"
-
-/* --- plain bytes -------------------------------------------------------------------------- */
-
-/* The last block, which is shorter than the others. */
-static void add_short_block(const struct mu_hash_kernel *kernel, const uint8_t *bytes, size_t count,
-                            uint64_t index, struct mu_digest *sum) {
-    const struct mu_hash_keys *keys = mu_hash_keys();
-    struct mu_hash_sums sums = {0};
-    size_t quads = count / MU_HASH_QUAD_BYTES, rest = count % MU_HASH_QUAD_BYTES;
-    kernel->add_quads(&sums, bytes, quads, keys->word);
-    if (rest > 0) {
-        uint32_t words[MU_HASH_QUAD_WORDS] = {0};
-        memcpy(words, bytes + quads * MU_HASH_QUAD_BYTES, rest);
-        mu_hash_add_quad(&sums, words, keys->word + quads * MU_HASH_QUAD_WORDS);
-    }
-    struct mu_digest mixed = mu_hash_mix(&sums, index, keys->factor);
-    mu_hash_add_digest(sum, &mixed);
-}
+#include "hash/tensor_hash_stream.h"
 
 void mu_tensor_hash_bytes(const struct mu_hash_kernel *kernel, const uint8_t *bytes, size_t count,
                           struct mu_digest *content) {
-    const struct mu_hash_keys *keys = mu_hash_keys();
-    struct mu_digest sum = {0};
-    size_t blocks = count / MU_HASH_BLOCK_BYTES, rest = count % MU_HASH_BLOCK_BYTES;
-    if (blocks > 0) {
-        kernel->add_blocks(&sum, bytes, blocks, 0, keys);
+    struct mu_hash_sums sums = {0};
+    struct mu_hash_stream stream;
+    size_t rest = count % MU_HASH_QUAD_BYTES, quads = count - rest;
+    mu_hash_stream_start(&stream, kernel, &sums);
+    if (quads > 0) {
+        mu_hash_stream_add(&stream, bytes, 0, quads);
     }
     if (rest > 0) {
-        add_short_block(kernel, bytes + blocks * MU_HASH_BLOCK_BYTES, rest, blocks, &sum);
+        uint8_t padded[MU_HASH_QUAD_BYTES] = {0};
+        memcpy(padded, bytes + quads, rest);
+        mu_hash_stream_add(&stream, padded, quads, sizeof(padded));
     }
-    *content = mu_hash_close(&sum, count, keys->factor);
+    mu_hash_stream_end(&stream);
+    *content = mu_hash_close(&sums, count, mu_hash_keys()->factor);
 }
-
-/* --- one tensor --------------------------------------------------------------------------- */
 
 void mu_tensor_hash(const struct mu_tensor *tensor, struct mu_digest *content) {
     int64_t bytes = mu_tensor_bytes(tensor);
@@ -45,8 +30,9 @@ void mu_tensor_hash(const struct mu_tensor *tensor, struct mu_digest *content) {
         return;
     }
     struct mu_hash_part part;
-    mu_hash_part_of(tensor, 0, &part);
-    mu_error_kept(mu_hash_merge(&part, 1, (uint64_t)bytes, content, NULL)); /* without a gap */
+    /* A whole has no cut quads, which alone need memory. */
+    mu_error_kept(mu_hash_part_of(&part, tensor, tensor->shape, NULL, NULL));
+    mu_error_kept(mu_hash_part_close(&part, content, NULL));
 }
 
 /* --- dtype and shape ---------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* The tensor hash, version 1: 128 bits of a tensor's row-major bytes, as
+/* The tensor hash, version 2: 128 bits of a tensor's row-major bytes, as
  * docs/correctness/tensor-hash.md defines them.
  *
  * It depends on the bits alone: not on strides, threads, instruction set or device. It finds

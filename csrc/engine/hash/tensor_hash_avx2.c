@@ -41,4 +41,4 @@ static inline lanes lanes_add_products(lanes sum, factors x, factors y) {
 #include "hash/tensor_hash_lanes.h"
 
 const struct mu_hash_kernel mu_hash_kernel_avx2 = {
-    .name = "avx2", .add_quads = add_quads, .add_blocks = add_blocks};
+    .name = "avx2", .add_quads = add_quads, .add_block = add_block, .add_blocks = add_blocks};

@@ -42,4 +42,4 @@ static inline lanes lanes_add_products(lanes sum, factors x, factors y) {
 #include "hash/tensor_hash_lanes.h"
 
 const struct mu_hash_kernel mu_hash_kernel_avx512 = {
-    .name = "avx512", .add_quads = add_quads, .add_blocks = add_blocks};
+    .name = "avx512", .add_quads = add_quads, .add_block = add_block, .add_blocks = add_blocks};

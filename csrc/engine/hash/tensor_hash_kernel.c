@@ -6,29 +6,33 @@
 
 /* --- any processor ------------------------------------------------------------------------ */
 
-static void add_quads(struct mu_hash_sums *sums, const uint8_t *bytes, size_t quads,
+static void add_quads(struct mu_hash_block *block, const uint8_t *bytes, size_t quads,
                       const uint32_t *key) {
-    struct mu_hash_sums local = *sums;
+    struct mu_hash_block local = *block;
     for (size_t i = 0; i < quads; i++) {
         uint32_t words[MU_HASH_QUAD_WORDS];
         memcpy(words, bytes + i * MU_HASH_QUAD_BYTES, sizeof(words));
         mu_hash_add_quad(&local, words, key + i * MU_HASH_QUAD_WORDS);
     }
-    *sums = local;
+    *block = local;
 }
 
-static void add_blocks(struct mu_digest *sum, const uint8_t *bytes, size_t blocks, uint64_t index,
-                       const struct mu_hash_keys *keys) {
+static void add_block(struct mu_hash_sums *sums, const struct mu_hash_block *block,
+                      uint64_t index) {
+    mu_hash_add_block(sums, block, index);
+}
+
+static void add_blocks(struct mu_hash_sums *sums, const uint8_t *bytes, size_t blocks,
+                       uint64_t index, const struct mu_hash_keys *keys) {
     for (size_t i = 0; i < blocks; i++) {
-        struct mu_hash_sums sums = {0};
-        add_quads(&sums, bytes + i * MU_HASH_BLOCK_BYTES, MU_HASH_BLOCK_QUADS, keys->word);
-        struct mu_digest mixed = mu_hash_mix(&sums, index + i, keys->factor);
-        mu_hash_add_digest(sum, &mixed);
+        struct mu_hash_block block = {0};
+        add_quads(&block, bytes + i * MU_HASH_BLOCK_BYTES, MU_HASH_BLOCK_QUADS, keys->word);
+        mu_hash_add_block(sums, &block, index + i);
     }
 }
 
 const struct mu_hash_kernel mu_hash_kernel_scalar = {
-    .name = "scalar", .add_quads = add_quads, .add_blocks = add_blocks};
+    .name = "scalar", .add_quads = add_quads, .add_block = add_block, .add_blocks = add_blocks};
 
 /* --- which one, and the keys -------------------------------------------------------------- */
 

@@ -15,12 +15,15 @@ struct mu_hash_kernel {
     const char *name;
 
     /* Adds `quads` whole quads of one block; `key` has the keys of the first and those after it. */
-    void (*add_quads)(struct mu_hash_sums *sums, const uint8_t *bytes, size_t quads,
+    void (*add_quads)(struct mu_hash_block *block, const uint8_t *bytes, size_t quads,
                       const uint32_t *key);
 
-    /* Adds the mixes of `blocks` whole blocks, the first of which has the number `index`. */
-    void (*add_blocks)(struct mu_digest *sum, const uint8_t *bytes, size_t blocks, uint64_t index,
-                       const struct mu_hash_keys *keys);
+    /* Adds the accumulators of the block number `index`. */
+    void (*add_block)(struct mu_hash_sums *sums, const struct mu_hash_block *block, uint64_t index);
+
+    /* Adds `blocks` whole blocks, the first of which has the number `index`. */
+    void (*add_blocks)(struct mu_hash_sums *sums, const uint8_t *bytes, size_t blocks,
+                       uint64_t index, const struct mu_hash_keys *keys);
 };
 
 extern const struct mu_hash_kernel mu_hash_kernel_scalar;

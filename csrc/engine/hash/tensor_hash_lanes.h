@@ -21,56 +21,63 @@
 
 #include <string.h>
 
-/* For each quad: the lanes (A, B) and (C, D) of its sums. */
-struct lanes_sums {
+/* For each quad: the lanes (A, B) and (C, D) of its accumulators. */
+struct lanes_block {
     lanes ab, cd;
 };
 
-static inline void lanes_add(struct lanes_sums *sums, const uint8_t *bytes, const uint32_t *key) {
+static inline void lanes_add(struct lanes_block *block, const uint8_t *bytes, const uint32_t *key) {
     lanes words = lanes_add_words(lanes_load(bytes), lanes_load(key));
     factors even = lanes_even(words), odd = lanes_odd(words);
-    sums->ab = lanes_add_products(sums->ab, even, odd);
-    sums->cd = lanes_add_products(sums->cd, even, lanes_exchange(odd));
+    block->ab = lanes_add_products(block->ab, even, odd);
+    block->cd = lanes_add_products(block->cd, even, lanes_exchange(odd));
 }
 
-static inline struct mu_hash_sums folded_sums(const struct lanes_sums *sums) {
+static inline struct mu_hash_block folded(const struct lanes_block *block) {
     uint64_t ab[2], cd[2];
-    lanes_fold(sums->ab, ab);
-    lanes_fold(sums->cd, cd);
-    return (struct mu_hash_sums){.a = ab[0], .b = ab[1], .c = cd[0], .d = cd[1]};
+    lanes_fold(block->ab, ab);
+    lanes_fold(block->cd, cd);
+    return (struct mu_hash_block){.a = ab[0], .b = ab[1], .c = cd[0], .d = cd[1]};
 }
 
-static void add_quads(struct mu_hash_sums *sums, const uint8_t *bytes, size_t quads,
+static void add_quads(struct mu_hash_block *block, const uint8_t *bytes, size_t quads,
                       const uint32_t *key) {
-    struct lanes_sums wide = {lanes_zero(), lanes_zero()};
+    struct lanes_block wide = {lanes_zero(), lanes_zero()};
     size_t i = 0;
     for (; i + LANES_QUADS <= quads; i += LANES_QUADS) {
         lanes_add(&wide, bytes + i * MU_HASH_QUAD_BYTES, key + i * MU_HASH_QUAD_WORDS);
     }
-    struct mu_hash_sums folded = folded_sums(&wide);
+    struct mu_hash_block found = folded(&wide);
     for (; i < quads; i++) {
         uint32_t words[MU_HASH_QUAD_WORDS];
         memcpy(words, bytes + i * MU_HASH_QUAD_BYTES, sizeof(words));
-        mu_hash_add_quad(&folded, words, key + i * MU_HASH_QUAD_WORDS);
+        mu_hash_add_quad(&found, words, key + i * MU_HASH_QUAD_WORDS);
     }
-    mu_hash_add_sums(sums, &folded);
+    block->a += found.a;
+    block->b += found.b;
+    block->c += found.c;
+    block->d += found.d;
 }
 
-static inline struct mu_hash_sums lanes_block(const uint8_t *bytes, const uint32_t *key) {
-    struct lanes_sums wide = {lanes_zero(), lanes_zero()};
+static void add_block(struct mu_hash_sums *sums, const struct mu_hash_block *block,
+                      uint64_t index) {
+    mu_hash_add_block(sums, block, index);
+}
+
+static inline struct mu_hash_block whole_block(const uint8_t *bytes, const uint32_t *key) {
+    struct lanes_block wide = {lanes_zero(), lanes_zero()};
 #pragma GCC unroll 4
     for (int i = 0; i < MU_HASH_BLOCK_QUADS; i += LANES_QUADS) {
         lanes_add(&wide, bytes + i * MU_HASH_QUAD_BYTES, key + i * MU_HASH_QUAD_WORDS);
     }
-    return folded_sums(&wide);
+    return folded(&wide);
 }
 
-static void add_blocks(struct mu_digest *sum, const uint8_t *bytes, size_t blocks, uint64_t index,
-                       const struct mu_hash_keys *keys) {
+static void add_blocks(struct mu_hash_sums *sums, const uint8_t *bytes, size_t blocks,
+                       uint64_t index, const struct mu_hash_keys *keys) {
     for (size_t i = 0; i < blocks; i++) {
-        struct mu_hash_sums sums = lanes_block(bytes + i * MU_HASH_BLOCK_BYTES, keys->word);
-        struct mu_digest mixed = mu_hash_mix(&sums, index + i, keys->factor);
-        mu_hash_add_digest(sum, &mixed);
+        struct mu_hash_block block = whole_block(bytes + i * MU_HASH_BLOCK_BYTES, keys->word);
+        mu_hash_add_block(sums, &block, index + i);
     }
 }
 

@@ -51,4 +51,4 @@ static inline lanes lanes_add_products(lanes sum, factors x, factors y) {
 #include "hash/tensor_hash_lanes.h"
 
 const struct mu_hash_kernel mu_hash_kernel_neon = {
-    .name = "neon", .add_quads = add_quads, .add_blocks = add_blocks};
+    .name = "neon", .add_quads = add_quads, .add_block = add_block, .add_blocks = add_blocks};
