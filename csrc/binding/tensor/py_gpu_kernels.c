@@ -207,6 +207,58 @@ int mu_py_gpu_results(struct mu_state *state, const struct mu_py_gpu_work *work,
     return status;
 }
 
+/* --- parts of the hash -------------------------------------------------------------------- */
+
+/* Without the GIL. `host` has room for mu_gpu_box_bytes(box). */
+static int sum_box(const struct mu_hash_box *box, void *stream, struct mu_gpu_results *results,
+                   void *host, struct mu_error *err) {
+    struct mu_gpu *gpu = mu_gpu_get();
+    if (gpu == NULL) {
+        return mu_error_no_memory(err, "the table of GPUs");
+    }
+    int code = mu_gpu_results_open(results, gpu, box->tensor.device_index, stream,
+                                   mu_gpu_box_bytes(box), err);
+    if (code == MU_OK) {
+        code = mu_gpu_box_on(gpu, box, stream, results->memory, err);
+    }
+    if (code == MU_OK) {
+        code = mu_gpu_results_fetch(results, host, err);
+    }
+    mu_gpu_results_close(results);
+    return code;
+}
+
+int mu_py_gpu_part(struct mu_state *state, const struct mu_hash_box *box,
+                   struct mu_hash_part *part) {
+    struct mu_error err = {0};
+    struct mu_gpu_results results = {.captured = false};
+    void *stream;
+    int code;
+    if (state->gpu_kernels_off) {
+        return 0;
+    }
+    if (mu_py_current_stream(state, box->tensor.device_index, &stream) < 0) {
+        return -1;
+    }
+    struct mu_hash_sums *found = PyMem_RawMalloc(mu_gpu_box_bytes(box));
+    if (found == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    code = sum_box(box, stream, &results, found, &err);
+    Py_END_ALLOW_THREADS;
+    int status = 1;
+    if (code != MU_OK) {
+        status = without_kernels(state, &err, results.captured);
+    } else if (mu_hash_part_of_box(part, box, found, (const uint8_t *)(found + 1), &err) != MU_OK) {
+        mu_py_raise(&err);
+        status = -1;
+    }
+    PyMem_RawFree(found);
+    return status;
+}
+
 /* --- comparison --------------------------------------------------------------------------- */
 
 /* Fetches a longer list only when there is one. */

@@ -13,6 +13,7 @@
 
 #include "compare/compare.h"
 #include "gpu_kernels/gpu_kernels.h"
+#include "hash/tensor_hash_part.h"
 #include "tensor/py_tensor.h"
 
 /* One kind of measurement. */
@@ -31,6 +32,10 @@ extern const struct mu_py_gpu_work mu_py_gpu_stats;   /* struct mu_stats */
  * -1 with an exception. */
 int mu_py_gpu_results(struct mu_state *state, const struct mu_py_gpu_work *work,
                       const struct mu_py_tensor *items, Py_ssize_t count, void *out, size_t stride);
+
+/* The part of a whole that a box on a GPU is; the caller frees it after a 1. */
+int mu_py_gpu_part(struct mu_state *state, const struct mu_hash_box *box,
+                   struct mu_hash_part *part);
 
 /* The same for two tensors of one shape; 0 also where they are not on one GPU. */
 int mu_py_gpu_compare(struct mu_state *state, const struct mu_tensor *a, const struct mu_tensor *b,

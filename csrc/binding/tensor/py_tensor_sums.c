@@ -9,6 +9,7 @@
 
 #include "core/args.h"
 #include "core/heap_types.h"
+#include "tensor/py_gpu_kernels.h"
 #include "tensor/py_tensor.h"
 #include "tensor/py_tensor_hash.h"
 
@@ -318,8 +319,9 @@ static PyType_Spec sums_spec = {
 
 /* --- of a tensor and of bytes ------------------------------------------------------------- */
 
-static PyObject *sum_box(struct mu_state *state, const struct mu_tensor *tensor,
-                         const int64_t *shape, const int64_t *at) {
+/* On the CPU. */
+static PyObject *sum_here(struct mu_state *state, const struct mu_tensor *tensor,
+                          const int64_t *shape, const int64_t *at) {
     struct mu_hash_part part;
     struct mu_error err;
     int code;
@@ -331,6 +333,25 @@ static PyObject *sum_box(struct mu_state *state, const struct mu_tensor *tensor,
         Py_END_ALLOW_THREADS;
     }
     return code == MU_OK ? make_sums(state->sums_type, &part) : mu_py_raise(&err);
+}
+
+/* Where the tensor is, or on a copy where that cannot be. */
+static PyObject *sum_box(struct mu_state *state, struct mu_py_tensor *tensor, const char *name,
+                         const int64_t *shape, const int64_t *at) {
+    struct mu_hash_box box;
+    struct mu_hash_part part;
+    struct mu_error err;
+    if (tensor->view.device == MU_DEVICE_CUDA) {
+        if (mu_hash_box_of(&box, &tensor->view, shape, at, &err) != MU_OK) {
+            return mu_py_raise(&err);
+        }
+        int status = mu_py_gpu_part(state, &box, &part);
+        if (status != 0) {
+            return status < 0 ? NULL : make_sums(state->sums_type, &part);
+        }
+    }
+    return mu_py_tensor_to_cpu(state, name, tensor) < 0 ? NULL
+                                                        : sum_here(state, &tensor->view, shape, at);
 }
 
 /* The sizes in `value`, one for each dimension of the tensor; None leaves `out` as it is. */
@@ -383,10 +404,9 @@ static PyObject *tensor_sums(PyObject *module, PyObject *const *args, Py_ssize_t
     for (int dim = 0; dim < tensor.view.ndim; dim++) {
         shape[dim] = tensor.view.shape[dim];
     }
-    if (mu_py_tensor_to_cpu(state, "tensor", &tensor) == 0 &&
-        parse_dims(given[1], "shape", &tensor.view, shape) == 0 &&
+    if (parse_dims(given[1], "shape", &tensor.view, shape) == 0 &&
         parse_dims(given[2], "at", &tensor.view, at) == 0) {
-        result = sum_box(state, &tensor.view, shape, at);
+        result = sum_box(state, &tensor, "tensor", shape, at);
     }
     mu_py_tensor_release(&tensor);
     return result;
@@ -409,6 +429,17 @@ PyDoc_STRVAR(bytes_sums_doc,
              ">>> bytes_sums(b'ab', 0, 3) + bytes_sums(b'c', 2, 3) == bytes_sums(b'abc', 0, 3)\n"
              "True\n");
 
+/* The row-major bytes of a tensor without gaps. Returns false for one with gaps. */
+static bool bytes_of(const struct mu_tensor *tensor, int64_t *count, struct mu_tensor *run) {
+    *count = mu_tensor_bytes(tensor);
+    *run = (struct mu_tensor){.data = tensor->data,
+                              .shape = count,
+                              .elements = *count,
+                              .ndim = 1,
+                              .dtype = MU_DTYPE_UINT8};
+    return mu_tensor_is_contiguous(tensor);
+}
+
 static PyObject *bytes_sums(PyObject *module, PyObject *const *args, Py_ssize_t count,
                             PyObject *keywords) {
     static const char *const names[] = {"buffer", "begin", "total", NULL};
@@ -424,14 +455,10 @@ static PyObject *bytes_sums(PyObject *module, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     if (mu_py_tensor_to_cpu(state, "buffer", &buffer) == 0) {
-        int64_t bytes = mu_tensor_bytes(&buffer.view);
-        struct mu_tensor run = {.data = buffer.view.data,
-                                .shape = &bytes,
-                                .elements = bytes,
-                                .ndim = 1,
-                                .dtype = MU_DTYPE_UINT8};
-        if (mu_tensor_is_contiguous(&buffer.view)) {
-            result = sum_box(state, &run, &total, &begin);
+        struct mu_tensor run;
+        int64_t bytes;
+        if (bytes_of(&buffer.view, &bytes, &run)) {
+            result = sum_here(state, &run, &total, &begin);
         } else {
             PyErr_SetString(PyExc_ValueError, "buffer must be contiguous");
         }

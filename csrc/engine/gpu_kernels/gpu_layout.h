@@ -26,6 +26,21 @@ struct mu_gpu_layout {
     int64_t step_bytes[MU_GPU_DIMS_MAX]; /* from one index to the next */
 };
 
+/* The rows of a box in its whole; see hash/tensor_hash_box.h. */
+struct mu_gpu_rows {
+    uint64_t rows, row_bytes, begin;
+    uint64_t skip; /* bytes at the beginning of each row that are hashed elsewhere */
+    int32_t tail;  /* 1: the last quad counts, with zeros after the end of the whole */
+    int32_t ndim;  /* dimensions that count rows */
+    uint64_t shape[MU_GPU_DIMS_MAX];
+    uint64_t pitch[MU_GPU_DIMS_MAX]; /* bytes of the whole from one index to the next */
+};
+
+/* Blocks of the hash that a row touches at most. */
+MU_SHARED uint64_t mu_gpu_row_units(const struct mu_gpu_rows *rows) {
+    return (rows->row_bytes - rows->skip + 4095) / 4096 + 1;
+}
+
 /* 16 bytes of a tensor, as 32-bit words. */
 struct mu_quad {
     uint32_t words[4];

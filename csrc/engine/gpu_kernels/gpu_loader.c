@@ -58,7 +58,9 @@ static const struct {
     const char *file;
     const char *kernels[MU_GPU_KERNELS_MAX + 1];
 } sources[MU_GPU_SOURCES] = {
-    [MU_GPU_HASH] = {"hash", "hash.cu", {"mu_hash_dense", "mu_hash_strided", "mu_hash_finish"}},
+    [MU_GPU_HASH] = {"hash",
+                     "hash.cu",
+                     {"mu_hash_blocks", "mu_hash_rows", "mu_hash_ends", "mu_hash_finish"}},
     [MU_GPU_NAN_INF] = {"nan_inf", "nan_inf.cu", {"mu_nan_inf_dense", "mu_nan_inf_strided"}},
     [MU_GPU_STATS] = {"stats", "stats.cu", {"mu_stats_dense", "mu_stats_strided", "mu_stats_end"}},
     [MU_GPU_COMPARE] = {"compare", "compare.cu", {"mu_compare_pairs", "mu_compare_end"}},

@@ -18,7 +18,7 @@
 
 enum mu_gpu_source { MU_GPU_HASH, MU_GPU_NAN_INF, MU_GPU_STATS, MU_GPU_COMPARE, MU_GPU_SOURCES };
 
-enum { MU_GPU_KERNELS_MAX = 3 };
+enum { MU_GPU_KERNELS_MAX = 4 };
 
 /* `a` and `b` are enum mu_dtype: of the one or two tensors; -1 where the source does not ask. */
 struct mu_gpu_program {

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "compare/compare.h"
-#include "hash/tensor_hash_math.h"
 #include "tensor/special_values.h"
 
 /* Blocks that are enough to keep a multiprocessor busy. */
@@ -123,41 +122,6 @@ static uint64_t grid(const struct call *call, uint64_t wanted) {
     return wanted < most ? wanted : most;
 }
 
-/* --- hash --------------------------------------------------------------------------------- */
-
-enum { HASH_DENSE, HASH_STRIDED, HASH_FINISH };
-
-static void hash(struct call *call, const struct mu_tensor *tensor, struct mu_gpu_layout *layout,
-                 void *device_out) {
-    uint64_t bytes = (uint64_t)mu_tensor_bytes(tensor);
-    uint64_t blocks_of_hash = ceil_div(bytes, MU_HASH_BLOCK_BYTES);
-    uint64_t blocks = grid(call, ceil_div(blocks_of_hash, WARPS));
-    void *arguments[] = {layout, &device_out};
-    void *last[] = {&device_out, &bytes};
-    zero_words(call, device_out, MU_GPU_HASH_WORDS * 2);
-    if (blocks > 0) {
-        launch(call, layout->dense ? HASH_DENSE : HASH_STRIDED, blocks, MU_GPU_THREADS, arguments);
-    }
-    launch(call, HASH_FINISH, 1, 1, last);
-}
-
-/* --- NaN and Inf -------------------------------------------------------------------------- */
-
-enum { COUNT_DENSE, COUNT_STRIDED };
-
-static void count_nan_inf(struct call *call, const struct mu_tensor *tensor,
-                          struct mu_gpu_layout *layout, void *device_out) {
-    struct mu_special_rule rule = mu_special_rule_of(tensor->dtype);
-    uint64_t quads = ceil_div((uint64_t)mu_tensor_bytes(tensor), QUAD_BYTES);
-    uint64_t blocks = grid(call, ceil_div(quads, MU_GPU_THREADS));
-    void *arguments[] = {layout, &rule, &device_out};
-    zero_words(call, device_out, MU_GPU_NAN_INF_WORDS * 2);
-    if (blocks > 0 && rule.bits > 0) {
-        launch(call, layout->dense ? COUNT_DENSE : COUNT_STRIDED, blocks, MU_GPU_THREADS,
-               arguments);
-    }
-}
-
 /* --- scratch memory ----------------------------------------------------------------------- */
 
 /* Allocates memory in the order of the stream, so that nothing waits. Returns NULL, and marks the
@@ -181,6 +145,109 @@ static void give_memory(struct call *call, void *memory) {
     if (memory != NULL) {
         note(call, "cuMemFreeAsync",
              call->driver->mem_free_async((CUdeviceptr)(uintptr_t)memory, call->stream));
+    }
+}
+
+/* --- hash --------------------------------------------------------------------------------- */
+
+enum { HASH_BLOCKS, HASH_ROWS, HASH_ENDS, HASH_FINISH };
+
+static void rows_of(const struct mu_hash_box *box, struct mu_gpu_rows *rows) {
+    memset(rows, 0, sizeof(*rows));
+    rows->rows = box->rows;
+    rows->row_bytes = box->row_bytes;
+    rows->begin = box->begin;
+    rows->ndim = box->rows_ndim;
+    for (int dim = 0; dim < box->rows_ndim; dim++) {
+        rows->shape[dim] = (uint64_t)box->tensor.shape[dim];
+        rows->pitch[dim] = box->pitch[dim];
+    }
+}
+
+/* Whole blocks of a single run are left out of `rows`. */
+static void add_blocks(struct call *call, struct mu_gpu_layout *layout, struct mu_gpu_rows *rows,
+                       void *sums) {
+    uint64_t first = rows->begin / MU_HASH_BLOCK_BYTES;
+    uint64_t blocks = rows->row_bytes / MU_HASH_BLOCK_BYTES;
+    void *arguments[] = {layout, &first, &blocks, &sums};
+    if (layout->dense && rows->rows == 1 && rows->begin % MU_HASH_BLOCK_BYTES == 0 && blocks > 0) {
+        launch(call, HASH_BLOCKS, grid(call, ceil_div(blocks, WARPS)), MU_GPU_THREADS, arguments);
+        rows->skip = blocks * MU_HASH_BLOCK_BYTES;
+    }
+}
+
+/* The quads of all rows; with `tail`, also the last one of the whole where it is not full. */
+static void add_quads(struct call *call, const struct mu_hash_box *box, bool tail, void *sums) {
+    struct mu_gpu_layout layout;
+    struct mu_gpu_rows rows;
+    void *arguments[] = {&layout, &rows, &sums};
+    zero_words(call, sums, sizeof(struct mu_hash_sums) / sizeof(uint32_t));
+    if (box->rows == 0) {
+        return;
+    }
+    mu_gpu_layout_of(&box->tensor, &layout);
+    rows_of(box, &rows);
+    rows.tail = tail;
+    add_blocks(call, &layout, &rows, sums);
+    if (rows.skip < rows.row_bytes) {
+        uint64_t units = rows.rows * mu_gpu_row_units(&rows);
+        launch(call, HASH_ROWS, grid(call, ceil_div(units, WARPS)), MU_GPU_THREADS, arguments);
+    }
+}
+
+static void hash(struct call *call, const struct mu_tensor *tensor, struct mu_gpu_layout *layout,
+                 void *device_out) {
+    struct mu_hash_box box;
+    (void)layout;
+    mu_error_kept(mu_hash_box_of(&box, tensor, tensor->shape, NULL, NULL)); /* it is the whole */
+    void *sums = take_memory(call, sizeof(struct mu_hash_sums));
+    void *arguments[] = {&sums, &box.total, &device_out};
+    add_quads(call, &box, true, sums);
+    launch(call, HASH_FINISH, 1, 1, arguments);
+    give_memory(call, sums);
+}
+
+size_t mu_gpu_box_bytes(const struct mu_hash_box *box) {
+    uint64_t ends = mu_hash_box_has_ends(box) ? 2 * box->rows : 0;
+    return sizeof(struct mu_hash_sums) + ends * sizeof(struct mu_quad);
+}
+
+int mu_gpu_box_on(struct mu_gpu *gpu, const struct mu_hash_box *box, void *stream, void *device_out,
+                  struct mu_error *err) {
+    struct mu_gpu_program program = {.source = MU_GPU_HASH, .a = -1, .b = -1};
+    struct mu_gpu_layout layout;
+    struct mu_gpu_rows rows;
+    struct call call;
+    void *ends = (char *)device_out + sizeof(struct mu_hash_sums);
+    void *arguments[] = {&layout, &rows, &ends};
+    int code = begin_call(&call, gpu, &box->tensor, &program, stream, err);
+    if (code != MU_OK) {
+        return code;
+    }
+    add_quads(&call, box, false, device_out);
+    if (mu_hash_box_has_ends(box)) {
+        mu_gpu_layout_of(&box->tensor, &layout);
+        rows_of(box, &rows);
+        launch(&call, HASH_ENDS, grid(&call, ceil_div(2 * rows.rows, MU_GPU_THREADS)),
+               MU_GPU_THREADS, arguments);
+    }
+    return end_call(&call, err);
+}
+
+/* --- NaN and Inf -------------------------------------------------------------------------- */
+
+enum { COUNT_DENSE, COUNT_STRIDED };
+
+static void count_nan_inf(struct call *call, const struct mu_tensor *tensor,
+                          struct mu_gpu_layout *layout, void *device_out) {
+    struct mu_special_rule rule = mu_special_rule_of(tensor->dtype);
+    uint64_t quads = ceil_div((uint64_t)mu_tensor_bytes(tensor), QUAD_BYTES);
+    uint64_t blocks = grid(call, ceil_div(quads, MU_GPU_THREADS));
+    void *arguments[] = {layout, &rule, &device_out};
+    zero_words(call, device_out, MU_GPU_NAN_INF_WORDS * 2);
+    if (blocks > 0 && rule.bits > 0) {
+        launch(call, layout->dense ? COUNT_DENSE : COUNT_STRIDED, blocks, MU_GPU_THREADS,
+               arguments);
     }
 }
 

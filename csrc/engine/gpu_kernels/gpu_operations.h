@@ -10,6 +10,7 @@
 #include "gpu_kernels/gpu_kernels.h"
 #include "gpu_kernels/gpu_layout.h"
 #include "gpu_kernels/gpu_loader.h"
+#include "hash/tensor_hash_box.h"
 #include "stats/stats_math.h"
 
 /* Dimensions are merged where one continues the other. */
@@ -19,6 +20,14 @@ void mu_gpu_layout_of(const struct mu_tensor *tensor, struct mu_gpu_layout *layo
 MU_MUST_CHECK int mu_gpu_enqueue_on(struct mu_gpu *gpu, enum mu_gpu_operation operation,
                                     const struct mu_tensor *tensor, void *stream, void *device_out,
                                     struct mu_error *err);
+
+/* What a box adds to the hash of its whole: a struct mu_hash_sums, and where rows have ends the
+ * first and the last quad of each row, from its first byte on, for mu_hash_part_of_box.
+ * `device_out`: mu_gpu_box_bytes(box). */
+MU_MUST_CHECK int mu_gpu_box_on(struct mu_gpu *gpu, const struct mu_hash_box *box, void *stream,
+                                void *device_out, struct mu_error *err);
+
+size_t mu_gpu_box_bytes(const struct mu_hash_box *box);
 
 /* Both tensors are of one shape and on one device. `device_out`: mu_gpu_diff_bytes(list_max). */
 MU_MUST_CHECK int mu_gpu_compare_on(struct mu_gpu *gpu, const struct mu_tensor *a,

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hash/tensor_hash_box.h"
 #include "hash/tensor_hash_stream.h"
 
 void mu_hash_part_start(struct mu_hash_part *part, uint64_t total) {
@@ -101,49 +100,67 @@ MU_MUST_CHECK static int end_collecting(struct collector *collector, int code,
 
 /* --- a box -------------------------------------------------------------------------------- */
 
-/* The bytes [from, to) of the whole, within one quad and one row, which begins at `begin`. */
+/* One end of a row: the bytes [from, to) of the whole, within one quad. `bytes` NULL: they are in
+ * the tensor. */
 MU_MUST_CHECK static int collect_end(struct collector *collector, const struct mu_hash_box *box,
-                                     uint64_t row, uint64_t begin, uint64_t from, uint64_t to,
+                                     uint64_t row, uint64_t from, uint64_t to, const uint8_t *bytes,
                                      struct mu_error *err) {
     struct mu_hash_cut cut = {.quad = from / MU_HASH_QUAD_BYTES};
-    uint64_t place = from % MU_HASH_QUAD_BYTES;
+    uint64_t place = from % MU_HASH_QUAD_BYTES, begin = mu_hash_box_row(box, row);
     if (from >= to) {
         return MU_OK;
     }
     cut.has = (uint16_t)(((1u << (to - from)) - 1) << place);
-    mu_hash_box_copy(box, row, from - begin, to - begin, cut.bytes + place);
+    if (bytes == NULL) {
+        mu_hash_box_copy(box, row, from - begin, to - begin, cut.bytes + place);
+    } else {
+        memcpy(cut.bytes + place, bytes, to - from);
+    }
     return collect(collector, &cut, err);
 }
 
 MU_MUST_CHECK static int collect_ends(struct collector *collector, const struct mu_hash_box *box,
-                                      struct mu_error *err) {
+                                      const uint8_t *ends, struct mu_error *err) {
     int code = MU_OK;
     for (uint64_t row = 0; code == MU_OK && row < box->rows; row++) {
         uint64_t begin = mu_hash_box_row(box, row), end = begin + box->row_bytes;
         uint64_t first = (begin + MU_HASH_QUAD_BYTES - 1) & ~(uint64_t)(MU_HASH_QUAD_BYTES - 1);
         uint64_t after = end & ~(uint64_t)(MU_HASH_QUAD_BYTES - 1);
-        code = collect_end(collector, box, row, begin, begin, first < end ? first : end, err);
+        const uint8_t *head = ends == NULL ? NULL : ends + row * 2 * MU_HASH_QUAD_BYTES;
+        const uint8_t *tail = ends == NULL ? NULL : head + MU_HASH_QUAD_BYTES;
+        code = collect_end(collector, box, row, begin, first < end ? first : end, head, err);
         if (code == MU_OK && after >= first) {
-            code = collect_end(collector, box, row, begin, after, end, err);
+            code = collect_end(collector, box, row, after, end, tail, err);
         }
     }
     return code;
 }
 
+int mu_hash_part_of_box(struct mu_hash_part *part, const struct mu_hash_box *box,
+                        const struct mu_hash_sums *sums, const uint8_t *ends,
+                        struct mu_error *err) {
+    struct collector collector;
+    int code = MU_OK;
+    mu_hash_part_start(part, box->total);
+    part->sums = *sums;
+    part->bytes = box->rows * box->row_bytes;
+    start_collecting(&collector, part);
+    if (mu_hash_box_has_ends(box)) {
+        code = collect_ends(&collector, box, ends, err);
+    }
+    return end_collecting(&collector, code, err);
+}
+
 int mu_hash_part_of(struct mu_hash_part *part, const struct mu_tensor *tensor, const int64_t *shape,
                     const int64_t *at, struct mu_error *err) {
     struct mu_hash_box box;
-    struct collector collector;
+    struct mu_hash_sums sums = {0};
     int code = mu_hash_box_of(&box, tensor, shape, at, err);
-    mu_hash_part_start(part, box.total);
     if (code != MU_OK) {
         return code;
     }
-    part->bytes = (uint64_t)mu_tensor_bytes(tensor);
-    mu_hash_box_add_quads(&box, &part->sums);
-    start_collecting(&collector, part);
-    return end_collecting(
-        &collector, mu_hash_box_has_ends(&box) ? collect_ends(&collector, &box, err) : MU_OK, err);
+    mu_hash_box_add_quads(&box, &sums);
+    return mu_hash_part_of_box(part, &box, &sums, NULL, err);
 }
 
 /* --- parts -------------------------------------------------------------------------------- */
@@ -151,6 +168,18 @@ int mu_hash_part_of(struct mu_hash_part *part, const struct mu_tensor *tensor, c
 static int by_quad(const void *a, const void *b) {
     const struct mu_hash_cut *left = a, *right = b;
     return (left->quad > right->quad) - (left->quad < right->quad);
+}
+
+MU_MUST_CHECK static int check_cut(const struct mu_hash_part *part, const struct mu_hash_cut *cut,
+                                   struct mu_error *err) {
+    bool is_within = cut->quad <= part->total / MU_HASH_QUAD_BYTES &&
+                     (cut->has & ~bytes_of_quad(part, cut->quad)) == 0;
+    return is_within
+               ? MU_OK
+               : mu_error_set(err, MU_ERR_ARGUMENT, "cut bytes from %llu on, in a whole of %llu",
+                              (unsigned long long)(cut->quad * MU_HASH_QUAD_BYTES +
+                                                   (uint64_t)__builtin_ctz(cut->has | 0x10000u)),
+                              (unsigned long long)part->total);
 }
 
 int mu_hash_part_from(struct mu_hash_part *part, uint64_t total, uint64_t bytes,
@@ -166,13 +195,8 @@ int mu_hash_part_from(struct mu_hash_part *part, uint64_t total, uint64_t bytes,
         qsort(cuts, count, sizeof(*cuts), by_quad);
     }
     for (size_t i = 0; code == MU_OK && i < count; i++) {
-        uint16_t there =
-            cuts[i].quad < total / MU_HASH_QUAD_BYTES + 1 ? bytes_of_quad(part, cuts[i].quad) : 0;
-        code = (cuts[i].has & ~there) == 0
-                   ? collect(&collector, &cuts[i], err)
-                   : mu_error_set(err, MU_ERR_ARGUMENT, "a cut quad at byte %llu of %llu",
-                                  (unsigned long long)cuts[i].quad * MU_HASH_QUAD_BYTES,
-                                  (unsigned long long)total);
+        code = check_cut(part, &cuts[i], err);
+        code = code != MU_OK ? code : collect(&collector, &cuts[i], err);
     }
     return end_collecting(&collector, code, err);
 }
@@ -205,12 +229,14 @@ int mu_hash_part_check(const struct mu_hash_part *part, struct mu_error *err) {
                             (unsigned long long)part->bytes, (unsigned long long)part->total,
                             part->bytes < part->total ? "missing" : "there twice");
     }
-    /* The same number, but one is there twice instead of another. */
-    return part->cut_count == 0
-               ? MU_OK
-               : mu_error_set(err, MU_ERR_ARGUMENT, "byte %llu is missing, and others are twice",
-                              (unsigned long long)(part->cuts[0].quad * MU_HASH_QUAD_BYTES +
-                                                   (uint64_t)__builtin_ctz(~part->cuts[0].has)));
+    if (part->cut_count > 0) {
+        uint64_t byte = part->cuts[0].quad * MU_HASH_QUAD_BYTES +
+                        (uint64_t)__builtin_ctz(~(unsigned)part->cuts[0].has);
+        return mu_error_set(err, MU_ERR_ARGUMENT,
+                            "bytes from %llu on are missing, and others are there twice",
+                            (unsigned long long)byte);
+    }
+    return MU_OK;
 }
 
 int mu_hash_part_close(const struct mu_hash_part *part, struct mu_digest *content,

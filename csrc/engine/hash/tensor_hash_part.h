@@ -11,8 +11,7 @@
 
 #include <stdint.h>
 
-#include "hash/tensor_hash_kernel.h"
-#include "tensor/tensor.h"
+#include "hash/tensor_hash_box.h"
 
 struct mu_hash_cut {
     uint64_t quad;                     /* number in the whole */
@@ -42,6 +41,13 @@ void mu_hash_part_free(struct mu_hash_part *part);
  * torch's threads, and the caller must not hold the GIL. */
 MU_MUST_CHECK int mu_hash_part_of(struct mu_hash_part *part, const struct mu_tensor *tensor,
                                   const int64_t *shape, const int64_t *at, struct mu_error *err);
+
+/* The same of a box whose sums were found elsewhere, as on a GPU. `ends`: for each row 16 bytes
+ * from its first byte on, and the last quad in which it is, from where the row begins on; NULL
+ * where no row has ends. */
+MU_MUST_CHECK int mu_hash_part_of_box(struct mu_hash_part *part, const struct mu_hash_box *box,
+                                      const struct mu_hash_sums *sums, const uint8_t *ends,
+                                      struct mu_error *err);
 
 /* A part from its figures; the cuts may be in any order, and those of one quad join. Sorts them. */
 MU_MUST_CHECK int mu_hash_part_from(struct mu_hash_part *part, uint64_t total, uint64_t bytes,

@@ -85,15 +85,32 @@ MU_DEVICE uint64_t mu_element_bits(const uint8_t *at, int bytes) {
     }
 }
 
-/* The quad number `quad` of the tensor's row-major bytes, element by element; zeros after the
- * end. */
-MU_DEVICE struct mu_quad mu_gather_quad(const struct mu_gpu_layout *layout, uint64_t quad) {
+/* The place of 16 bytes from the element number `first` on where they lie one after the other and
+ * aligned, else NULL. */
+MU_DEVICE const uint8_t *mu_run_of_quad(const struct mu_gpu_layout *layout, uint64_t first) {
+    uint64_t run = layout->shape[layout->ndim - 1];
+    uint64_t count = (uint64_t)16 >> layout->item_shift;
+    if (layout->step_bytes[layout->ndim - 1] != (int64_t)1 << layout->item_shift ||
+        first >= layout->elements || first % run + count > run) {
+        return 0;
+    }
+    const uint8_t *at = mu_element(layout, first);
+    return (uint64_t)at % 16 == 0 ? at : 0;
+}
+
+/* 16 bytes of the tensor's row-major bytes from the element number `first` on, element by element;
+ * zeros after the end. */
+MU_DEVICE struct mu_quad mu_gather(const struct mu_gpu_layout *layout, uint64_t first) {
+    const uint8_t *run = mu_run_of_quad(layout, first);
+    if (run != 0) {
+        return mu_load_quad(run);
+    }
     uint64_t low = 0;
     uint64_t high = 0;
     int item = 1 << layout->item_shift;
     int piece = item < 8 ? item : 8; /* complex128 is read as two */
     for (int byte = 0; byte < 16; byte += piece) {
-        uint64_t index = (quad * 16 + (uint64_t)byte) >> layout->item_shift;
+        uint64_t index = first + ((uint64_t)byte >> layout->item_shift);
         if (index >= layout->elements) {
             break;
         }
@@ -105,6 +122,22 @@ MU_DEVICE struct mu_quad mu_gather_quad(const struct mu_gpu_layout *layout, uint
     struct mu_quad gathered = {
         {(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32)}};
     return gathered;
+}
+
+/* The quad number `quad` of the tensor's row-major bytes. */
+MU_DEVICE struct mu_quad mu_gather_quad(const struct mu_gpu_layout *layout, uint64_t quad) {
+    return mu_gather(layout, quad * 16 >> layout->item_shift);
+}
+
+/* Where a row of a box begins in the whole, in bytes. */
+MU_DEVICE uint64_t mu_gpu_row_begin(const struct mu_gpu_rows *rows, uint64_t row) {
+    uint64_t begin = rows->begin;
+    for (int dim = rows->ndim - 1; dim >= 0; dim--) {
+        uint64_t outer = row / rows->shape[dim];
+        begin += (row - outer * rows->shape[dim]) * rows->pitch[dim];
+        row = outer;
+    }
+    return begin;
 }
 
 #endif

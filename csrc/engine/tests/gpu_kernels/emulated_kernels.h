@@ -12,16 +12,22 @@
 #define ARGUMENT(type, index) (*(type *)arguments[index])
 #define LAYOUT(index) ARGUMENT(struct mu_gpu_layout, index)
 
-static void run_hash_dense(void **arguments) {
-    mu_hash_dense(LAYOUT(0), ARGUMENT(uint64_t *, 1));
+static void run_hash_blocks(void **arguments) {
+    mu_hash_blocks(LAYOUT(0), ARGUMENT(uint64_t, 1), ARGUMENT(uint64_t, 2),
+                   ARGUMENT(uint64_t *, 3));
 }
 
-static void run_hash_strided(void **arguments) {
-    mu_hash_strided(LAYOUT(0), ARGUMENT(uint64_t *, 1));
+static void run_hash_rows(void **arguments) {
+    mu_hash_rows(LAYOUT(0), ARGUMENT(struct mu_gpu_rows, 1), ARGUMENT(uint64_t *, 2));
+}
+
+static void run_hash_ends(void **arguments) {
+    mu_hash_ends(LAYOUT(0), ARGUMENT(struct mu_gpu_rows, 1), ARGUMENT(struct mu_quad *, 2));
 }
 
 static void run_hash_finish(void **arguments) {
-    mu_hash_finish(ARGUMENT(uint64_t *, 0), ARGUMENT(uint64_t, 1));
+    mu_hash_finish(ARGUMENT(const struct mu_hash_sums *, 0), ARGUMENT(uint64_t, 1),
+                   ARGUMENT(uint64_t *, 2));
 }
 
 static void run_nan_inf_dense(void **arguments) {
@@ -64,11 +70,12 @@ struct emulated_kernel {
 };
 
 static const struct emulated_kernel emulated_kernels[] = {
-    {"mu_hash_dense", run_hash_dense},           {"mu_hash_strided", run_hash_strided},
-    {"mu_hash_finish", run_hash_finish},         {"mu_nan_inf_dense", run_nan_inf_dense},
-    {"mu_nan_inf_strided", run_nan_inf_strided}, {"mu_stats_dense", run_stats_dense},
-    {"mu_stats_strided", run_stats_strided},     {"mu_stats_end", run_stats_end},
-    {"mu_compare_pairs", run_compare_pairs},     {"mu_compare_end", run_compare_end},
+    {"mu_hash_blocks", run_hash_blocks},     {"mu_hash_rows", run_hash_rows},
+    {"mu_hash_ends", run_hash_ends},         {"mu_hash_finish", run_hash_finish},
+    {"mu_nan_inf_dense", run_nan_inf_dense}, {"mu_nan_inf_strided", run_nan_inf_strided},
+    {"mu_stats_dense", run_stats_dense},     {"mu_stats_strided", run_stats_strided},
+    {"mu_stats_end", run_stats_end},         {"mu_compare_pairs", run_compare_pairs},
+    {"mu_compare_end", run_compare_end},
 };
 
 static const struct emulated_kernel *find_emulated_kernel(const char *name) {

@@ -5,6 +5,7 @@
 
 #include "compare/compare.h"
 #include "hash/tensor_hash.h"
+#include "hash/tensor_hash_part.h"
 #include "stats/nan_inf.h"
 #include "stats/stats.h"
 
@@ -94,6 +95,68 @@ static void test_hash_of_all_lengths(void) {
     for (int64_t bytes = 2 * 4096 - 18; bytes < 2 * 4096 + 18; bytes++) {
         struct mu_tensor tensor = tensor_of(MU_DTYPE_UINT8, memory, 1, &bytes, NULL);
         check_hash(&tensor);
+    }
+}
+
+/* What a box adds, by the kernels and by the processor. */
+static void check_box(const struct mu_tensor *tensor, const int64_t *shape, const int64_t *at) {
+    struct mu_tensor moved = on_gpu(tensor);
+    struct mu_hash_box box;
+    struct mu_hash_part want, got;
+    CHECK_INT(mu_hash_part_of(&want, tensor, shape, at, NULL), MU_OK);
+    CHECK_INT(mu_hash_box_of(&box, &moved, shape, at, NULL), MU_OK);
+    struct mu_hash_sums *found = malloc(mu_gpu_box_bytes(&box));
+    if (CHECK(found != NULL)) {
+        CHECK_INT(mu_gpu_box_on(fixture_gpu, &box, NULL, found, NULL), MU_OK);
+        CHECK_INT(mu_hash_part_of_box(&got, &box, found, (const uint8_t *)(found + 1), NULL),
+                  MU_OK);
+        CHECK(memcmp(&want.sums, &got.sums, sizeof(want.sums)) == 0);
+        CHECK_INT(got.bytes, want.bytes);
+        CHECK_INT(got.cut_count, want.cut_count);
+        for (size_t i = 0; i < got.cut_count && i < want.cut_count; i++) {
+            CHECK(got.cuts[i].quad == want.cuts[i].quad && got.cuts[i].has == want.cuts[i].has &&
+                  memcmp(got.cuts[i].bytes, want.cuts[i].bytes, sizeof(want.cuts[i].bytes)) == 0);
+        }
+        mu_hash_part_free(&got);
+    }
+    mu_hash_part_free(&want);
+    free(found);
+}
+
+/* Boxes of up to three dimensions at random places of random wholes, row-major and transposed. */
+static void test_hash_of_boxes(void) {
+    static const int dtypes[] = {MU_DTYPE_UINT8, MU_DTYPE_BFLOAT16, MU_DTYPE_FLOAT32,
+                                 MU_DTYPE_COMPLEX128};
+    static const int64_t most[] = {1, 9000, 130, 20};
+    uint64_t kept = random_state; /* the values of later tests are chosen */
+    fill_random(memory, BYTES);
+    for (int i = 0; i < 120; i++) {
+        int ndim = 1 + i % 3, dtype = dtypes[i % 4];
+        int64_t whole[3], shape[3], at[3], strides[3], step = 1;
+        for (int dim = 0; dim < ndim; dim++) {
+            whole[dim] = 1 + (int64_t)(random_bits() % (uint64_t)most[ndim]);
+            at[dim] = (int64_t)(random_bits() % (uint64_t)whole[dim]);
+            at[dim] = random_bits() % 3 == 0 ? 0 : at[dim];
+            shape[dim] = (int64_t)(random_bits() % (uint64_t)(whole[dim] - at[dim] + 1));
+            shape[dim] = random_bits() % 3 == 0 ? whole[dim] - at[dim] : shape[dim];
+            strides[dim] = step; /* the first dimension is the innermost in memory */
+            step *= shape[dim];
+        }
+        struct mu_tensor tensor = tensor_of(dtype, memory, ndim, shape, i % 2 ? strides : NULL);
+        check_box(&tensor, whole, at);
+    }
+    random_state = kept;
+}
+
+/* Rows of whole blocks, at the beginning of a block and not. */
+static void test_hash_of_runs(void) {
+    static const int64_t whole = BYTES, counts[] = {4096, 8192, 3 * 4096 + 16, 3 * 4096 + 5};
+    static const int64_t places[] = {0, 16, 4096, 4096 + 32, 4096 + 3, 8192};
+    for (size_t i = 0; i < 4; i++) {
+        for (size_t j = 0; j < 6; j++) {
+            struct mu_tensor tensor = tensor_of(MU_DTYPE_UINT8, memory, 1, &counts[i], NULL);
+            check_box(&tensor, &whole, &places[j]);
+        }
     }
 }
 
@@ -441,6 +504,8 @@ int main(void) {
     fixture_open("");
     test_hash_of_all_views();
     test_hash_of_all_lengths();
+    test_hash_of_boxes();
+    test_hash_of_runs();
     test_hash_of_many_blocks();
     test_nan_inf_of_all_values();
     test_nan_inf_of_all_views();
