@@ -74,7 +74,7 @@ def check_ptx(image: str, arch: int, kernels: list[str]) -> None:
 
 
 KERNELS = {
-    "hash": ["mu_hash_dense", "mu_hash_strided", "mu_hash_finish"],
+    "hash": ["mu_hash_blocks", "mu_hash_rows", "mu_hash_ends", "mu_hash_finish"],
     "nan_inf": ["mu_nan_inf_dense", "mu_nan_inf_strided"],
     "stats": ["mu_stats_dense", "mu_stats_strided", "mu_stats_end"],
     "compare": ["mu_compare_pairs", "mu_compare_end"],
@@ -266,6 +266,8 @@ views = [x, x.T, x[::2, 1::3], x[::-1], x[:0], x[5, 6:7].reshape(()), x.astype("
 for view in [*views, x.astype("complex64"), np.arange(999).reshape(9, 111).T]:
     moved = OnGPU(view)
     assert _core.tensor_hash(moved) == _core.tensor_hash(view)
+    whole, at = [size + 5 for size in view.shape], [1, 3][: view.ndim]
+    assert _core.tensor_sums(moved, whole, at) == _core.tensor_sums(view, whole, at)
     assert _core.nan_inf_count(moved) == _core.nan_inf_count(view)
     if view.dtype == np.float32:
         gpu, cpu = _core.stats(moved), _core.stats(view)

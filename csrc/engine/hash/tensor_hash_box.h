@@ -13,10 +13,19 @@
 struct mu_hash_box {
     struct mu_tensor tensor; /* borrows what the caller's borrows */
     int rows_ndim;           /* the dimensions that count rows; the others make a row */
+    bool dense_rows;         /* the bytes of a row lie one after the other */
     uint64_t rows, row_bytes;
     uint64_t begin;                     /* of the first row in the whole, in bytes */
     uint64_t total;                     /* bytes of the whole */
     uint64_t pitch[MU_TENSOR_DIMS_MAX]; /* bytes of the whole from one index to the next */
+    int64_t step[MU_TENSOR_DIMS_MAX];   /* the same in memory */
+};
+
+/* One row of a box. */
+struct mu_hash_row {
+    const uint8_t *data; /* its first element */
+    uint64_t begin;      /* where that is in the whole, in bytes */
+    int64_t index[MU_TENSOR_DIMS_MAX];
 };
 
 /* `shape` of the whole and `at`, the index in it where the box begins, have the tensor's number of
@@ -29,16 +38,15 @@ MU_MUST_CHECK int mu_hash_box_of(struct mu_hash_box *box, const struct mu_tensor
  * above MU_HASH_SPLIT_BYTES the caller must not hold the GIL. */
 void mu_hash_box_add_quads(const struct mu_hash_box *box, struct mu_hash_sums *sums);
 
-/* Where a row begins in the whole, in bytes; rows count in row-major order, which is the order in
- * the whole too. */
-uint64_t mu_hash_box_row(const struct mu_hash_box *box, uint64_t row);
+/* Rows count in row-major order, which is their order in the whole too. */
+void mu_hash_row_start(const struct mu_hash_box *box, uint64_t number, struct mu_hash_row *row);
+void mu_hash_row_next(const struct mu_hash_box *box, struct mu_hash_row *row);
 
 /* Whether any row has ends. */
 bool mu_hash_box_has_ends(const struct mu_hash_box *box);
 
-/* Copies the bytes [from, to) of a row, counted in it; at most one quad. The tensor is on the
- * CPU. */
-void mu_hash_box_copy(const struct mu_hash_box *box, uint64_t row, uint64_t from, uint64_t to,
-                      uint8_t *out);
+/* Copies the bytes [from, to) of the whole, in one quad and one row of a tensor on the CPU. */
+void mu_hash_row_copy(const struct mu_hash_box *box, const struct mu_hash_row *row, uint64_t from,
+                      uint64_t to, uint8_t *out);
 
 #endif

@@ -19,7 +19,11 @@ static void add_quads(struct mu_hash_block *block, const uint8_t *bytes, size_t 
 
 static void add_block(struct mu_hash_sums *sums, const struct mu_hash_block *block,
                       uint64_t index) {
-    mu_hash_add_block(sums, block, index);
+    uint64_t factor[MU_HASH_BLOCK_FACTORS];
+    for (int place = 0; place < MU_HASH_BLOCK_FACTORS; place++) {
+        factor[place] = mu_hash_block_factor(index, place);
+    }
+    mu_hash_add_block(sums, block, factor, index);
 }
 
 static void add_blocks(struct mu_hash_sums *sums, const uint8_t *bytes, size_t blocks,
@@ -27,7 +31,7 @@ static void add_blocks(struct mu_hash_sums *sums, const uint8_t *bytes, size_t b
     for (size_t i = 0; i < blocks; i++) {
         struct mu_hash_block block = {0};
         add_quads(&block, bytes + i * MU_HASH_BLOCK_BYTES, MU_HASH_BLOCK_QUADS, keys->word);
-        mu_hash_add_block(sums, &block, index + i);
+        add_block(sums, &block, index + i);
     }
 }
 

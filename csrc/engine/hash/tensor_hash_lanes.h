@@ -59,26 +59,65 @@ static void add_quads(struct mu_hash_block *block, const uint8_t *bytes, size_t 
     block->d += found.d;
 }
 
-static void add_block(struct mu_hash_sums *sums, const struct mu_hash_block *block,
-                      uint64_t index) {
-    mu_hash_add_block(sums, block, index);
+/* The factors of an accumulator of a block in all lanes of the sums. */
+typedef uint64_t sum_lanes __attribute__((vector_size(8 * MU_HASH_LANES)));
+
+static inline sum_lanes random_lanes(sum_lanes z) {
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
 }
 
-static inline struct mu_hash_block whole_block(const uint8_t *bytes, const uint32_t *key) {
+/* The factors of one accumulator, those from `place` on, as mu_hash_block_factor has them. */
+static inline sum_lanes factor_lanes(uint64_t index, int place) {
+    static const sum_lanes steps = {MU_HASH_STEP, 2 * MU_HASH_STEP, 3 * MU_HASH_STEP,
+                                    4 * MU_HASH_STEP};
+    uint64_t n = index * MU_HASH_BLOCK_FACTORS + (uint64_t)place;
+    sum_lanes random = random_lanes(steps + (MU_HASH_SEED + n * MU_HASH_STEP));
+    return random_lanes(random ^ 0xD1342543DE82EF95u) | 1u;
+}
+
+static void add_block(struct mu_hash_sums *sums, const struct mu_hash_block *block,
+                      uint64_t index) {
+    sum_lanes s, t;
+    sum_lanes term = block->a * factor_lanes(index, 0) + block->b * factor_lanes(index, 4) +
+                     block->c * factor_lanes(index, 8) + block->d * factor_lanes(index, 12);
+    memcpy(&s, sums->s, sizeof(s));
+    memcpy(&t, sums->t, sizeof(t));
+    s += term;
+    t += term * index;
+    memcpy(sums->s, &s, sizeof(s));
+    memcpy(sums->t, &t, sizeof(t));
+}
+
+/* The accumulators of a whole block, and its factors: made in between, one by one, they keep units
+ * busy that the products leave free. */
+static inline struct mu_hash_block whole_block(const uint8_t *bytes, const uint32_t *key,
+                                               uint64_t index, uint64_t *factor) {
+    enum { STEP = MU_HASH_BLOCK_QUADS / MU_HASH_BLOCK_FACTORS };
     struct lanes_block wide = {lanes_zero(), lanes_zero()};
+    for (int place = 0; place < MU_HASH_BLOCK_FACTORS; place++) {
+        factor[place] = mu_hash_block_factor(index, place);
 #pragma GCC unroll 4
-    for (int i = 0; i < MU_HASH_BLOCK_QUADS; i += LANES_QUADS) {
-        lanes_add(&wide, bytes + i * MU_HASH_QUAD_BYTES, key + i * MU_HASH_QUAD_WORDS);
+        for (int i = 0; i < STEP; i += LANES_QUADS) {
+            lanes_add(&wide, bytes, key);
+            bytes += LANES_QUADS * MU_HASH_QUAD_BYTES;
+            key += LANES_QUADS * MU_HASH_QUAD_WORDS;
+        }
     }
     return folded(&wide);
 }
 
 static void add_blocks(struct mu_hash_sums *sums, const uint8_t *bytes, size_t blocks,
                        uint64_t index, const struct mu_hash_keys *keys) {
+    struct mu_hash_sums local = {0};
     for (size_t i = 0; i < blocks; i++) {
-        struct mu_hash_block block = whole_block(bytes + i * MU_HASH_BLOCK_BYTES, keys->word);
-        mu_hash_add_block(sums, &block, index + i);
+        uint64_t factor[MU_HASH_BLOCK_FACTORS];
+        struct mu_hash_block block =
+            whole_block(bytes + i * MU_HASH_BLOCK_BYTES, keys->word, index + i, factor);
+        mu_hash_add_block(&local, &block, factor, index + i);
     }
+    mu_hash_add_sums(sums, &local);
 }
 
 #endif

@@ -97,14 +97,13 @@ MU_SHARED void mu_hash_add_quad(struct mu_hash_block *block, const uint32_t *wor
     block->d += (uint64_t)x2 * x1;
 }
 
-/* Adds the accumulators of the block number `index`, of the whole block or of some of its quads. */
+/* Adds the accumulators of the block number `index`, of the whole block or of some of its quads;
+ * `factor` has the factors of that block. */
 MU_SHARED void mu_hash_add_block(struct mu_hash_sums *sums, const struct mu_hash_block *block,
-                                 uint64_t index) {
+                                 const uint64_t *factor, uint64_t index) {
     for (int lane = 0; lane < MU_HASH_LANES; lane++) {
-        uint64_t term = block->a * mu_hash_block_factor(index, lane) +
-                        block->b * mu_hash_block_factor(index, lane + 4) +
-                        block->c * mu_hash_block_factor(index, lane + 8) +
-                        block->d * mu_hash_block_factor(index, lane + 12);
+        uint64_t term = block->a * factor[lane] + block->b * factor[lane + 4] +
+                        block->c * factor[lane + 8] + block->d * factor[lane + 12];
         sums->s[lane] += term;
         sums->t[lane] += term * index;
     }

@@ -103,16 +103,16 @@ MU_MUST_CHECK static int end_collecting(struct collector *collector, int code,
 /* One end of a row: the bytes [from, to) of the whole, within one quad. `bytes` NULL: they are in
  * the tensor. */
 MU_MUST_CHECK static int collect_end(struct collector *collector, const struct mu_hash_box *box,
-                                     uint64_t row, uint64_t from, uint64_t to, const uint8_t *bytes,
-                                     struct mu_error *err) {
+                                     const struct mu_hash_row *row, uint64_t from, uint64_t to,
+                                     const uint8_t *bytes, struct mu_error *err) {
     struct mu_hash_cut cut = {.quad = from / MU_HASH_QUAD_BYTES};
-    uint64_t place = from % MU_HASH_QUAD_BYTES, begin = mu_hash_box_row(box, row);
+    uint64_t place = from % MU_HASH_QUAD_BYTES;
     if (from >= to) {
         return MU_OK;
     }
     cut.has = (uint16_t)(((1u << (to - from)) - 1) << place);
     if (bytes == NULL) {
-        mu_hash_box_copy(box, row, from - begin, to - begin, cut.bytes + place);
+        mu_hash_row_copy(box, row, from, to, cut.bytes + place);
     } else {
         memcpy(cut.bytes + place, bytes, to - from);
     }
@@ -121,16 +121,18 @@ MU_MUST_CHECK static int collect_end(struct collector *collector, const struct m
 
 MU_MUST_CHECK static int collect_ends(struct collector *collector, const struct mu_hash_box *box,
                                       const uint8_t *ends, struct mu_error *err) {
+    struct mu_hash_row row;
     int code = MU_OK;
-    for (uint64_t row = 0; code == MU_OK && row < box->rows; row++) {
-        uint64_t begin = mu_hash_box_row(box, row), end = begin + box->row_bytes;
-        uint64_t first = (begin + MU_HASH_QUAD_BYTES - 1) & ~(uint64_t)(MU_HASH_QUAD_BYTES - 1);
+    mu_hash_row_start(box, 0, &row);
+    for (uint64_t i = 0; code == MU_OK && i < box->rows; i++, mu_hash_row_next(box, &row)) {
+        uint64_t end = row.begin + box->row_bytes;
+        uint64_t first = (row.begin + MU_HASH_QUAD_BYTES - 1) & ~(uint64_t)(MU_HASH_QUAD_BYTES - 1);
         uint64_t after = end & ~(uint64_t)(MU_HASH_QUAD_BYTES - 1);
-        const uint8_t *head = ends == NULL ? NULL : ends + row * 2 * MU_HASH_QUAD_BYTES;
+        const uint8_t *head = ends == NULL ? NULL : ends + i * 2 * MU_HASH_QUAD_BYTES;
         const uint8_t *tail = ends == NULL ? NULL : head + MU_HASH_QUAD_BYTES;
-        code = collect_end(collector, box, row, begin, first < end ? first : end, head, err);
+        code = collect_end(collector, box, &row, row.begin, first < end ? first : end, head, err);
         if (code == MU_OK && after >= first) {
-            code = collect_end(collector, box, row, after, end, tail, err);
+            code = collect_end(collector, box, &row, after, end, tail, err);
         }
     }
     return code;

@@ -6,7 +6,10 @@ void mu_hash_stream_start(struct mu_hash_stream *stream, const struct mu_hash_ke
 }
 
 void mu_hash_stream_end(struct mu_hash_stream *stream) {
-    stream->kernel->add_block(stream->sums, &stream->open, stream->block);
+    const struct mu_hash_block *open = &stream->open;
+    if ((open->a | open->b | open->c | open->d) != 0) {
+        stream->kernel->add_block(stream->sums, open, stream->block);
+    }
     stream->open = (struct mu_hash_block){0};
 }
 
