@@ -59,46 +59,48 @@ static void fill_random(void *bytes, size_t count, uint64_t seed) {
 
 enum { LARGE_BLOCKS = UNITS, LARGE_BYTES = LARGE_BLOCKS * MU_HASH_BLOCK_BYTES };
 
-/* An input with the mix of each of its blocks. Whole blocks only. */
+/* An input with the sums of each of its blocks. Whole blocks only. */
 static struct {
     uint8_t bytes[LARGE_BYTES];
-    struct mu_digest mixes[LARGE_BLOCKS];
-    struct mu_digest sum;
+    struct mu_hash_sums of_block[LARGE_BLOCKS];
+    struct mu_hash_sums sums;
     size_t blocks;
 } large;
 
-static struct mu_digest mix_at(const uint8_t *block, uint64_t index) {
-    struct mu_digest mixed = {0};
-    run.kernel->add_blocks(&mixed, block, 1, index, run.keys);
-    return mixed;
+static struct mu_hash_sums sums_at(const uint8_t *block, uint64_t index) {
+    struct mu_hash_sums sums = {0};
+    run.kernel->add_blocks(&sums, block, 1, index, run.keys);
+    return sums;
 }
 
 static void hash_large(size_t blocks) {
     large.blocks = blocks;
-    large.sum = (struct mu_digest){0};
+    large.sums = (struct mu_hash_sums){0};
     for (size_t i = 0; i < blocks; i++) {
-        large.mixes[i] = mix_at(large.bytes + i * MU_HASH_BLOCK_BYTES, i);
-        mu_hash_add_digest(&large.sum, &large.mixes[i]);
+        large.of_block[i] = sums_at(large.bytes + i * MU_HASH_BLOCK_BYTES, i);
+        mu_hash_add_sums(&large.sums, &large.of_block[i]);
     }
 }
 
-static void replace(struct mu_digest *sum, size_t block, const struct mu_digest *mixed) {
-    sum->lo += mixed->lo - large.mixes[block].lo;
-    sum->hi += mixed->hi - large.mixes[block].hi;
+static void replace(struct mu_hash_sums *sums, size_t block, const struct mu_hash_sums *by) {
+    for (int lane = 0; lane < MU_HASH_LANES; lane++) {
+        sums->s[lane] += by->s[lane] - large.of_block[block].s[lane];
+        sums->t[lane] += by->t[lane] - large.of_block[block].t[lane];
+    }
 }
 
 /* The hash of the large input after changes in one or two of its blocks. Now and then it is
  * computed in whole, so that this shortcut is not a second definition. */
 static void emit_changed(size_t one, size_t other) {
-    struct mu_digest sum = large.sum;
-    struct mu_digest mixed = mix_at(large.bytes + one * MU_HASH_BLOCK_BYTES, one);
-    replace(&sum, one, &mixed);
+    struct mu_hash_sums sums = large.sums;
+    struct mu_hash_sums by = sums_at(large.bytes + one * MU_HASH_BLOCK_BYTES, one);
+    replace(&sums, one, &by);
     if (other != one) {
-        mixed = mix_at(large.bytes + other * MU_HASH_BLOCK_BYTES, other);
-        replace(&sum, other, &mixed);
+        by = sums_at(large.bytes + other * MU_HASH_BLOCK_BYTES, other);
+        replace(&sums, other, &by);
     }
     size_t bytes = large.blocks * MU_HASH_BLOCK_BYTES;
-    struct mu_digest digest = mu_hash_close(&sum, bytes, run.keys->factor);
+    struct mu_digest digest = mu_hash_close(&sums, bytes, run.keys->factor);
     if (run.count % 999983 == 0) {
         struct mu_digest whole = hash_of(large.bytes, bytes);
         if (whole.lo != digest.lo || whole.hi != digest.hi) {
@@ -199,21 +201,21 @@ static void eight_values_apart(void) {
 /* Each of 25 blocks is all zeros or all ones (1.0f). */
 static void constant_blocks(void) {
     enum { BLOCKS = 25 };
-    struct mu_digest mixes[2][BLOCKS];
+    struct mu_hash_sums sums[2][BLOCKS];
     float ones[MU_HASH_BLOCK_BYTES / 4], zeros[MU_HASH_BLOCK_BYTES / 4] = {0};
     for (size_t i = 0; i < MU_HASH_BLOCK_BYTES / 4; i++) {
         ones[i] = 1.0f;
     }
     for (size_t i = 0; i < BLOCKS; i++) {
-        mixes[0][i] = mix_at((const uint8_t *)zeros, i);
-        mixes[1][i] = mix_at((const uint8_t *)ones, i);
+        sums[0][i] = sums_at((const uint8_t *)zeros, i);
+        sums[1][i] = sums_at((const uint8_t *)ones, i);
     }
     for (uint32_t subset = 0; subset < 1u << BLOCKS; subset++) {
-        struct mu_digest sum = {0};
+        struct mu_hash_sums whole = {0};
         for (size_t i = 0; i < BLOCKS; i++) {
-            mu_hash_add_digest(&sum, &mixes[subset >> i & 1][i]);
+            mu_hash_add_sums(&whole, &sums[subset >> i & 1][i]);
         }
-        emit(mu_hash_close(&sum, (uint64_t)BLOCKS * MU_HASH_BLOCK_BYTES, run.keys->factor));
+        emit(mu_hash_close(&whole, (uint64_t)BLOCKS * MU_HASH_BLOCK_BYTES, run.keys->factor));
     }
 }
 
@@ -285,25 +287,25 @@ static void swap_16_bytes(void) {
 }
 
 static void swap_blocks(void) {
-    static struct mu_hash_sums sums[UNITS];
-    memset(sums, 0, sizeof(sums));
+    static struct mu_hash_block found[UNITS];
+    memset(found, 0, sizeof(found));
     for (size_t i = 0; i < UNITS; i++) {
         uint32_t words[MU_HASH_BLOCK_WORDS];
         for (size_t at = 0; at < MU_HASH_BLOCK_WORDS; at++) {
             words[at] = (uint32_t)i;
         }
         memcpy(large.bytes + i * MU_HASH_BLOCK_BYTES, words, sizeof(words));
-        run.kernel->add_quads(&sums[i], (uint8_t *)words, MU_HASH_BLOCK_QUADS, run.keys->word);
+        run.kernel->add_quads(&found[i], (uint8_t *)words, MU_HASH_BLOCK_QUADS, run.keys->word);
     }
     hash_large(UNITS);
     for (size_t i = 0; i < UNITS; i++) {
         for (size_t j = 0; j < i; j++) {
-            struct mu_digest sum = large.sum;
-            struct mu_digest mixed = mu_hash_mix(&sums[i], j, run.keys->factor);
-            replace(&sum, j, &mixed);
-            mixed = mu_hash_mix(&sums[j], i, run.keys->factor);
-            replace(&sum, i, &mixed);
-            emit(mu_hash_close(&sum, LARGE_BYTES, run.keys->factor));
+            struct mu_hash_sums sums = large.sums, by[2] = {{{0}, {0}}, {{0}, {0}}};
+            run.kernel->add_block(&by[0], &found[i], j);
+            replace(&sums, j, &by[0]);
+            run.kernel->add_block(&by[1], &found[j], i);
+            replace(&sums, i, &by[1]);
+            emit(mu_hash_close(&sums, LARGE_BYTES, run.keys->factor));
         }
     }
 }

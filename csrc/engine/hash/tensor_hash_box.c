@@ -4,6 +4,7 @@
 
 #include "base/parallel.h"
 #include "hash/tensor_hash.h"
+#include "hash/tensor_hash_bands.h"
 #include "hash/tensor_hash_stream.h"
 
 /* Rows are hashed in pieces, which are cut at multiples of this in the whole. */
@@ -172,43 +173,52 @@ static void add_pieces(struct mu_hash_stream *stream, const struct mu_hash_box *
     }
 }
 
-/* Pieces of all rows, in chunks, each of which is summed for itself. */
-struct chunks {
-    const struct mu_hash_box *box; /* borrowed */
-    uint64_t row_pieces;           /* some may be empty */
-    uint64_t pieces, chunk_pieces;
-    struct mu_hash_sums sums[CHUNKS_MAX];
-};
-
-static void add_chunk(const struct chunks *chunks, uint64_t number, struct mu_hash_sums *sums) {
+/* The pieces [piece, end) of all rows; each row has `row_pieces`, of which some may be empty. */
+static void add_rows(const struct mu_hash_box *box, uint64_t row_pieces, uint64_t piece,
+                     uint64_t end, struct mu_hash_sums *sums) {
     struct mu_hash_stream stream;
     struct mu_hash_row row;
-    uint64_t piece = number * chunks->chunk_pieces;
-    uint64_t end = at_most(piece + chunks->chunk_pieces, chunks->pieces);
-    *sums = (struct mu_hash_sums){0};
     mu_hash_stream_start(&stream, mu_hash_kernel_best(), sums);
-    mu_hash_row_start(chunks->box, piece / chunks->row_pieces, &row);
-    for (uint64_t first = piece % chunks->row_pieces; piece < end; first = 0) {
-        uint64_t after = at_most(first + end - piece, chunks->row_pieces);
-        add_pieces(&stream, chunks->box, &row, first, after);
-        mu_hash_row_next(chunks->box, &row);
+    mu_hash_row_start(box, piece / row_pieces, &row);
+    for (uint64_t first = piece % row_pieces; piece < end; first = 0) {
+        uint64_t after = at_most(first + end - piece, row_pieces);
+        add_pieces(&stream, box, &row, first, after);
+        mu_hash_row_next(box, &row);
         piece += after - first;
     }
     mu_hash_stream_end(&stream);
 }
 
+/* Pieces of rows or bands, in chunks, each of which is summed for itself. */
+struct chunks {
+    const struct mu_hash_box *box; /* borrowed */
+    struct mu_hash_bands bands;
+    bool in_bands;
+    uint64_t row_pieces;
+    uint64_t pieces, chunk_pieces;
+    struct mu_hash_sums sums[CHUNKS_MAX];
+};
+
 static void add_chunks(int64_t first, int64_t after, void *context) {
     struct chunks *chunks = context;
     for (int64_t i = first; i < after; i++) {
-        add_chunk(chunks, (uint64_t)i, &chunks->sums[i]);
+        uint64_t piece = (uint64_t)i * chunks->chunk_pieces;
+        uint64_t end = at_most(piece + chunks->chunk_pieces, chunks->pieces);
+        chunks->sums[i] = (struct mu_hash_sums){0};
+        if (chunks->in_bands) {
+            mu_hash_bands_add(&chunks->bands, piece, end, &chunks->sums[i]);
+        } else {
+            add_rows(chunks->box, chunks->row_pieces, piece, end, &chunks->sums[i]);
+        }
     }
 }
 
 void mu_hash_box_add_quads(const struct mu_hash_box *box, struct mu_hash_sums *sums) {
     struct chunks chunks = {.box = box};
     uint64_t bytes = box->rows * box->row_bytes;
+    chunks.in_bands = !box->dense_rows && mu_hash_bands_of(box, &chunks.bands);
     chunks.row_pieces = (box->row_bytes + PIECE_BYTES - 1) / PIECE_BYTES + 1;
-    chunks.pieces = box->rows * chunks.row_pieces;
+    chunks.pieces = chunks.in_bands ? chunks.bands.count : box->rows * chunks.row_pieces;
     uint64_t most = at_most(bytes / PIECE_BYTES + 1, CHUNKS_MAX);
     chunks.chunk_pieces = (chunks.pieces + most - 1) / most;
     uint64_t count =
