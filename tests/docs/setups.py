@@ -195,7 +195,8 @@ def equal_tensors() -> Names:
     one_rank()
     tensor = torch.randn(64, 128)
     dtensor = distribute_tensor(tensor, init_device_mesh("cpu", (1,)))
-    return {"tensor": tensor, "a": tensor, "b": tensor.clone(), "dtensor": dtensor}
+    names = {"tensor": tensor, "a": tensor, "b": tensor.clone(), "dtensor": dtensor}
+    return {**names, "weight": tensor, "other": tensor + 1}
 
 
 @setup_of("docs/correctness/torch-operators.md")

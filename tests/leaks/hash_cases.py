@@ -109,22 +109,61 @@ def use_digests(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
-@case("tensor_hash_part", "tensor_hash_merge", "tensor_hash_box", "tensor_hash_close")
-def hash_parts(folder: Path) -> Iterator[Callable[[], object]]:
-    x = torch.randn(40, 100)
+@case(
+    "tensor_sums",
+    "bytes_sums",
+    "sums_digest",
+    "differing_block",
+    "TensorSums",
+    "TensorSums.sums",
+    "TensorSums.nbytes",
+    "TensorSums.total",
+    "TensorSums.cut",
+    "TensorSums.__add__",
+    "TensorSums.__radd__",
+    "TensorSums.__repr__",
+    "TensorSums.__hash__",
+    "TensorSums.__reduce__",
+    "TensorSums.__eq__",
+    "TensorSums.__ne__",
+    "TensorSums.__lt__",
+    "TensorSums.__le__",
+    "TensorSums.__gt__",
+    "TensorSums.__ge__",
+)
+def sum_parts(folder: Path) -> Iterator[Callable[[], object]]:
+    x = torch.randn(40, 101)
 
     def action() -> None:
-        parts = _core.tensor_hash_part(x[:9], 0) + _core.tensor_hash_part(x.T[:5].T[9:], 3600)
-        sums = _core.tensor_hash_box(x[:, :48].contiguous(), (40, 100), (0, 0))
-        _core.tensor_hash_close(sums, "float32", (40, 100))
-        with contextlib.suppress(ValueError):
-            _core.tensor_hash_merge(parts, "float32", (40, 100))
-            raise AssertionError("parts were missing")
-        with contextlib.suppress(ValueError):
-            _core.tensor_hash_box(x[:, :5].contiguous(), (40, 100), (0, 0))
-            raise AssertionError("rows end within 16 bytes")
-        for wrong in ((None, 0), (x, -1), (x,)):
+        left = _core.tensor_sums(x[:, :47], (40, 101))
+        right = _core.tensor_sums(x.T[47:].T, x.shape, at=(0, 47))
+        whole = left + right
+        assert whole == _core.bytes_sums(x.numpy().data, 0, 40 * 101 * 4) and left.cut
+        assert left != left.__reduce__()[0](*right.__reduce__()[1])
+        assert repr(left) != repr(right) and hash(left) != hash(right)
+        assert (whole.nbytes, whole.total, len(whole.sums)) == (16160, 16160, 8)
+        _core.sums_digest(whole, "float32", (40, 101))
+        assert _core.differing_block(whole, _core.tensor_sums(x + 1)) is None
+        for compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.add):
+            with contextlib.suppress(TypeError):
+                compare(left, 3)
+                raise AssertionError("a part was compared with a number")
+        for function, *wrong in (
+            (operator.add, left, left),
+            (operator.add, left, _core.tensor_sums(x[:2])),
+            (_core.sums_digest, left, "float32", (40, 101)),
+            (_core.sums_digest, left, "float32", (40, 102)),
+            (_core.differing_block, left, whole),
+            (_core.tensor_sums, x, (40, 100)),
+            (_core.tensor_sums, x, (40,)),
+            (_core.bytes_sums, x.T, 0, 2**20),
+            (_core.TensorSums, (0,) * 7, 0, 0),
+            (_core.TensorSums, (0,) * 8, 0, 8, [(0, b"123"), (2, b"4")]),
+            (_core.TensorSums, (0,) * 8, 0, 8, [(0, b"123"), (2, "4")]),
+            (_core.TensorSums, (-1,) * 8, 0, 8),
+        ):
             with contextlib.suppress(TypeError, ValueError):
-                _core.tensor_hash_part(*wrong)
+                function(*wrong)
+                raise AssertionError(f"{function} took {wrong}")
 
     yield action

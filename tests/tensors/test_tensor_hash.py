@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from my_utils import _core
-from my_utils.tensors import TensorDigest, tensor_hash
+from my_utils.tensors import TensorDigest, tensor_hash, tensor_sums
 
 from ..support import tensor_hash_oracle as oracle
 from ..support.dtypes import DTYPES
@@ -131,6 +131,16 @@ class TestTheVectorsOfTheDocumentation:
             assert oracle.to_hex(oracle.content(eval(data))) == digest, data
             assert tensor_hash(eval(data)).content == digest, data
 
+    def test_sums(self) -> None:
+        words = "((?:[0-9a-f]{16} ?){4})"
+        row = rf"^\| `([^`]+)` \| `{words}` \| `{words}` \|$"
+        rows = re.findall(row, self.page, re.MULTILINE)
+        assert len(rows) >= 5
+        for data, *lanes in rows:
+            want = tuple(int(word, 16) for words in lanes for word in words.split())
+            assert oracle.sums(eval(data)) == want, data
+            assert tensor_sums(eval(data)).sums == want, data
+
     def test_combined_digests(self) -> None:
         row = r"^\| `(.+)` \| `(\w+)` \| `(\(.*\))` \| `([0-9a-f]{32})` \|$"
         rows = re.findall(row, self.page, re.MULTILINE)
@@ -142,6 +152,8 @@ class TestTheVectorsOfTheDocumentation:
             assert TensorDigest(content_hex, dtype, eval(shape)).combined == digest, data
 
     def test_keys(self) -> None:
+        for n, value in re.findall(r"`prf\((\d+)\)` is\s`0x([0-9a-f]+)`", self.page):
+            assert oracle.prf(int(n)) == int(value, 16)
         for name, keys in (("K", oracle.K), ("F", oracle.F)):
             found = re.findall(rf"`{name}\[(\d+)\]` is `0x([0-9a-f]+)`", self.page)
             assert len(found) == 2

@@ -54,7 +54,9 @@ if TYPE_CHECKING:
 _Payload = TypeVar("_Payload")
 _Problem = Literal["differs", "moved", "length", "missing", "cast", "damaged", "unsigned"]
 
-_VERSION_1 = 0x6D75_5331_C5C3_3A5D  # no float32 or float64 holds it, nor an int32
+_VERSION_2 = 0x6D75_5332_C5C3_3A5D  # no float32 or float64 holds it, nor an int32
+_VERSION_1 = 0x6D75_5331_C5C3_3A5D  # of the tensor hash, version 1
+_OF_VERSION_1 = "its checksums are of the tensor hash, version 1; sign it anew"
 _NAME_COLUMNS = NAME_BYTES // 8
 _LEAF_COLUMNS = _NAME_COLUMNS + 2
 
@@ -218,7 +220,7 @@ def _signature(leaves: Leaves, size: int) -> torch.Tensor:
     import torch
 
     rows = np.empty((size, 2 + _LEAF_COLUMNS * len(leaves)), np.int64)
-    rows[:, 0] = _VERSION_1
+    rows[:, 0] = _VERSION_2
     for number, (name, digests) in enumerate(sorted(leaves.items())):
         at = 2 + _LEAF_COLUMNS * number
         behind = at + _NAME_COLUMNS
@@ -361,7 +363,8 @@ def _compare(batch: Any, rows: list[_Rows], single: bool) -> Iterator[Mismatch]:
     """Whatever differs. `single`: one sample, which is not in a batch."""
     sound = _sound(rows)
     for sample in sorted(set(range(len(rows))) - set(sound)):
-        detail = "its checksums themselves were changed"
+        old = len(rows[sample]) > 0 and rows[sample][0] == _VERSION_1
+        detail = "its checksums themselves were changed" if not old else _OF_VERSION_1
         yield Mismatch("", None if single else sample, "damaged", detail)
     if not rows and batch_size(batch):
         yield Mismatch("", None, "length", f"{batch_size(batch)} samples, and no checksums")
@@ -386,7 +389,7 @@ def _sound(rows: list[_Rows]) -> list[int]:
     written = [
         i
         for i, row in enumerate(rows)
-        if len(row) >= 2 and len(row) % _LEAF_COLUMNS == 2 and row[0] == _VERSION_1
+        if len(row) >= 2 and len(row) % _LEAF_COLUMNS == 2 and row[0] == _VERSION_2
     ]
     joint = dict(zip(written, _joint_of([rows[i] for i in written]), strict=True))
     sound = [i for i in written if rows[i][1] == joint[i]]

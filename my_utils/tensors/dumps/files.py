@@ -117,7 +117,7 @@ class DumpFolder:
             raise DumpError(path, "is not a manifest of a dump")
         if type(manifest.get("version")) is not int or manifest["version"] < 1:
             raise DumpError(path, "has no version")
-        if manifest["version"] > VERSION:
+        if manifest["version"] != VERSION:
             raise DumpError(path, f"has version {manifest['version']}; {VERSION} is known here")
         files = manifest.get("files")
         if not isinstance(files, dict) or TREE not in files:

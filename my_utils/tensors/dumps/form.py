@@ -26,7 +26,8 @@ from ...core.public import public
 from ..tensor_kinds import BYTES
 
 FORMAT = "my_utils.dump"
-VERSION = 1
+VERSION = 2
+"""Dumps of version 1 have digests of the tensor hash, version 1."""
 MANIFEST = "manifest.json"
 TREE = "tree.json"
 TENSORS = "tensors.safetensors"
@@ -35,6 +36,8 @@ UNFINISHED = ".unfinished-"
 
 _NAME_BYTES_MAX = 60
 _UNSAFE = re.compile(r"[^\w.+=@,-]+|__+")
+OF_VERSION_1 = "holds digests of the tensor hash, version 1; write it anew"
+_HEAD_OF_VERSION_1 = b'{\n "format": "my_utils.dump",\n "version": 1,'
 _SEAL = re.compile(rb'"digest": "([0-9a-f]{32})"\n\}\n')
 _SEAL_BYTES = len(b'"digest": ""\n}\n') + 32
 
@@ -147,6 +150,8 @@ def unseal(data: bytes, path: str) -> dict[str, Any]:
     found = _SEAL.fullmatch(data[-_SEAL_BYTES:])
     if found is None:
         raise DumpError(path, "has no digest at its end: it is cut off or changed")
+    if data.startswith(_HEAD_OF_VERSION_1):
+        raise DumpError(path, OF_VERSION_1)
     if digest(data[:-_SEAL_BYTES]) != found[1].decode("ascii"):
         raise DumpError(path, "does not match its digest: it was changed")
     body = parse_json(data, path)
@@ -167,7 +172,7 @@ def parse_tree(data: bytes, path: str) -> tuple[dict[str, Any], list[dict[str, A
     document = parse_json(data, path, note)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DumpError(path, "is not a tree of a dump")
-    if document.get("version") not in range(1, VERSION + 1) or "root" not in document:
+    if document.get("version") != VERSION or "root" not in document:
         raise DumpError(path, "has no root, or a version that is not known here")
     return document, hashed
 

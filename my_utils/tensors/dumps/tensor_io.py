@@ -29,7 +29,7 @@ from ..tensor_kinds import resolve
 from .blobs import Blobs, plain_tensor
 from .config import path_text
 from .files import open_plain, read_header, read_index, read_into_memory
-from .form import STORED, DumpError, key_name, parse_json
+from .form import OF_VERSION_1, STORED, DumpError, key_name, parse_json
 from .tensors import torch_from
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ else:
 ROOT_VARIABLE = "WAN_DPO_PREVAE_TENSOR_DIR"
 REPORT_VARIABLE = "WAN_DPO_PREVAE_COMPARE_FILE"
 FORMAT = "my_utils.tensor"
+VERSION = "2"
 _FIELDS = ("dump_id", "tag", "rank")
 
 
@@ -320,7 +321,7 @@ def _write(path: str, tensor: torch.Tensor, about: dict[str, str]) -> None:
     os.makedirs(folder, exist_ok=True)
     found = _core.tensor_hash(blobs.sources)[0]
     shape = json.dumps(list(tensor.shape))
-    about |= {"format": FORMAT, "version": "1", "dtype": found.dtype, "shape": shape}
+    about |= {"format": FORMAT, "version": VERSION, "dtype": found.dtype, "shape": shape}
     about["digest"] = found.combined
     # What the folder lets others do, except for entering it.
     mode = os.stat(folder).st_mode & 0o666
@@ -341,6 +342,8 @@ def _read(path: str, *, verify: bool) -> torch.Tensor:
             or list(index) != ["tensor"]
         ):
             raise DumpError(path, "was not written by DumpTensorIO")
+        if about.get("version") == "1":
+            raise DumpError(path, OF_VERSION_1)
         shape = parse_json(str(about.get("shape")).encode(), path)
         stored = STORED.get(str(about.get("dtype")))
         entry = index["tensor"]

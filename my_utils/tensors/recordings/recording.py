@@ -54,7 +54,8 @@ else:
 
 
 FORMAT = "my_utils.forward_trace"
-VERSION = 1
+VERSION = 2
+"""Those of version 1 have digests of the tensor hash, version 1."""
 
 
 @public("my_utils.module_hook")
@@ -306,10 +307,12 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
     """Reads a file of `save_recording`. Nothing in it is executed.
 
     RecordingError for a file that is cut short, damaged (every entry has a CRC-32), of another
-    kind, or of a later version; OSError if there is no such file.
+    kind, or of another version; OSError if there is no such file.
     """
     try:
         payload = load_plain(path, FORMAT, VERSION, "recording")
+        if payload["version"] < VERSION:
+            raise RecordingError("holds digests of the tensor hash, version 1; record it anew")
         return _Decoder().recording(payload)
     except PlainFileError as error:
         raise RecordingError(str(error)) from None

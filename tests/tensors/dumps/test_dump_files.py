@@ -430,9 +430,11 @@ def test_a_pickle_is_not_read_without_leave(tmp_path: Path) -> None:
 
 def test_a_newer_version_and_other_formats(tmp_path: Path) -> None:
     folder = dump(tmp_path)
-    reseal(folder, lambda manifest: manifest.update(version=2))
-    assert "has version 2; 1 is known here" in refusal(tmp_path, folder).reason
-    reseal(folder, lambda manifest: manifest.update(version=1, format="other"))
+    reseal(folder, lambda manifest: manifest.update(version=3))
+    assert "has version 3; 2 is known here" in refusal(tmp_path, folder).reason
+    reseal(folder, lambda manifest: manifest.update(version=1))
+    assert "of the tensor hash, version 1; write it anew" in refusal(tmp_path, folder).reason
+    reseal(folder, lambda manifest: manifest.update(version=2, format="other"))
     assert "is not a manifest of a dump" in refusal(tmp_path, folder).reason
 
 

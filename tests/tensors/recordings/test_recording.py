@@ -196,7 +196,8 @@ def with_pickle(path: Path, raw: Path, change: Any) -> Path:
     ("change", "reason"),
     [
         (lambda p: p.update(format="other"), "is not a recording"),
-        (lambda p: p.update(version=2), "has version 2"),
+        (lambda p: p.update(version=3), "has version 3"),
+        (lambda p: p.update(version=1), "of the tensor hash, version 1; record it anew"),
         (lambda p: p.update(version="1"), "not a number above 0"),
         (lambda p: p.update(rank="0"), "the file.rank must be int"),
         (lambda p: p.pop("events"), "has no 'events'"),
