@@ -37,11 +37,24 @@ def bits(dtype: torch.dtype, count: int, seed: int) -> torch.Tensor:
 # --- the hash --------------------------------------------------------------------------------
 
 
-def outputs_of_splitmix(count: int) -> np.ndarray:
-    states = U64(0x243F6A8885A308D3) + U64(0x9E3779B97F4A7C15) * np.arange(1, count + 1, dtype=U64)
-    z = (states ^ states >> U64(30)) * U64(0xBF58476D1CE4E5B9)
+STEP = U64(0x9E3779B97F4A7C15)
+START = U64(0x243F6A8885A308D3)
+
+
+def smix(z: np.ndarray) -> np.ndarray:
+    z = (z ^ z >> U64(30)) * U64(0xBF58476D1CE4E5B9)
     z = (z ^ z >> U64(27)) * U64(0x94D049BB133111EB)
     return z ^ z >> U64(31)
+
+
+def outputs_of_splitmix(count: int) -> np.ndarray:
+    return smix(START + STEP * np.arange(1, count + 1, dtype=U64))
+
+
+def factors_of(block: int) -> np.ndarray:
+    """For each accumulator a row of the lanes' factors."""
+    numbers = np.arange(16 * block + 1, 16 * block + 17, dtype=U64) + U64(512)
+    return (smix(smix(START + STEP * numbers) ^ U64(0xD1342543DE82EF95)) | ONE).reshape(4, 4)
 
 
 _OUTPUTS = outputs_of_splitmix(520)
@@ -70,17 +83,15 @@ def mix(a: Any, b: Any, c: Any, d: Any, i: Any) -> tuple[Any, Any]:
 
 def content(data: bytes) -> tuple[Any, Any]:
     quads = np.frombuffer(data + bytes(-len(data) % 16), "<u4").reshape(-1, 4).astype(U64)
-    low = high = np.zeros(1, U64)
+    lanes = np.zeros(4, U64)
     for block in range(0, len(quads), 256):
         part = quads[block : block + 256]
         x = (part + KEYS[: len(part)]) & U64(0xFFFFFFFF)
         pairs = ((0, 1), (2, 3), (0, 3), (2, 1))
-        sums = [np.sum(x[:, i] * x[:, j], dtype=U64, keepdims=True) for i, j in pairs]
-        number = np.array([block // 256], U64)
-        lo, hi = mix(sums[0], sums[1], sums[2], sums[3], number)
-        low, high = low + lo, high + hi
-    nothing = np.zeros(1, U64)
-    return mix(low, np.array([len(data)], U64), high, nothing, ~nothing)
+        sums = np.stack([np.sum(x[:, i] * x[:, j], dtype=U64, keepdims=True) for i, j in pairs])
+        lanes += np.sum(factors_of(block // 256) * sums, axis=0, dtype=U64)
+    a, b, c, d = lanes.reshape(4, 1)
+    return mix(a, b, c, d, np.array([len(data) + 1], U64))
 
 
 def digests(tensor: torch.Tensor) -> tuple[str, str]:
