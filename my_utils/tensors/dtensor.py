@@ -92,7 +92,7 @@ class _Shards:
         coordinate = tensor.device_mesh.get_coordinate()
         if coordinate is None:
             raise ValueError("tensors has a DTensor whose mesh this rank is not in")
-        tensor = _without_partial(tensor.detach())
+        tensor = _without_partial(tensor.detach())  # type: ignore[arg-type]
         self.mesh: DeviceMesh = tensor.device_mesh
         self.mesh_dims = tuple(
             mesh_dim
@@ -200,9 +200,9 @@ def _sum_over_ranks(shards: list[_Shards]) -> None:
         for at, data in item.sums.cut
     )
     slot, slots = shards[0].slot(), prod(shards[0].sizes)
-    lengths = [len(cuts) if i == slot else 0 for i in range(slots)]
     words = b"".join(_WORDS.pack(*item.sums.sums, item.sums.nbytes) for item in shards)
-    summed = _all_reduce(shards[0], words + struct.pack(f"<{slots}Q", *lengths))
+    mine = struct.pack(f"<{slots}Q", *(len(cuts) if i == slot else 0 for i in range(slots)))
+    summed = _all_reduce(shards[0], words + mine)
     words, lengths = summed[: len(words)], struct.unpack(f"<{slots}Q", summed[len(words) :])
     if any(lengths):
         before, after = sum(lengths[:slot]), sum(lengths[slot + 1 :])

@@ -41,17 +41,17 @@ STEP = U64(0x9E3779B97F4A7C15)
 START = U64(0x243F6A8885A308D3)
 
 
-def smix(z: np.ndarray) -> np.ndarray:
+def smix(z: Any) -> Any:
     z = (z ^ z >> U64(30)) * U64(0xBF58476D1CE4E5B9)
     z = (z ^ z >> U64(27)) * U64(0x94D049BB133111EB)
     return z ^ z >> U64(31)
 
 
-def outputs_of_splitmix(count: int) -> np.ndarray:
+def outputs_of_splitmix(count: int) -> Any:
     return smix(START + STEP * np.arange(1, count + 1, dtype=U64))
 
 
-def factors_of(block: int) -> np.ndarray:
+def factors_of(block: int) -> Any:
     """For each accumulator a row of the lanes' factors."""
     numbers = np.arange(16 * block + 1, 16 * block + 17, dtype=U64) + U64(512)
     return (smix(smix(START + STEP * numbers) ^ U64(0xD1342543DE82EF95)) | ONE).reshape(4, 4)

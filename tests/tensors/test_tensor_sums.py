@@ -126,7 +126,7 @@ class TestRuns:
         rng = random.Random(3)
         data = rng.randbytes(3_000_001)  # more than is done on one thread
         whole = TensorSums((0,) * 8, 0, len(data))
-        for begin, end in cut_at_random(len(data), rng) + [(0, 0)]:
+        for begin, end in [*cut_at_random(len(data), rng), (0, 0)]:
             whole = bytes_sums(memoryview(data)[begin:end], begin, len(data)) + whole
         assert whole == tensor_sums(data) == bytes_sums(buffer=data, begin=0, total=len(data))
 
