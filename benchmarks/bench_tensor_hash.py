@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Claim, NotMeasured, Row, take_turns
-from my_utils.tensors import tensor_hash
+from my_utils.tensors import tensor_hash, tensor_sums
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLS = 2000
@@ -115,6 +115,26 @@ def against_torch(smoke: bool) -> list[Claim]:
     ]  # fmt: skip
 
 
+def layouts(smoke: bool) -> list[Claim]:
+    """Parts that are not one run of bytes."""
+    count, runs = 1 << 22 if smoke else 1 << 27, 256
+    data = torch.randint(0, 127, (count,), dtype=torch.uint8)
+    columns = data.view(-1, runs)
+    matrix = data.view(torch.float32).view(4096, -1)
+    sides: dict[str, Callable[[], object]] = {
+        "columns": lambda: tensor_sums(columns, (len(columns), 2 * runs), (0, runs)),
+        "transposed": lambda: tensor_hash(matrix.T),
+        "copy": lambda: matrix.T.contiguous(),
+    }
+    times = take_turns(sides, calls=1, rounds=1 if smoke else 9)
+    gib = (1 << 30) / count / 1e6
+    return [
+        Claim("columns in runs of 256 bytes, 1 GiB", times["columns"] * gib, "10 GB/s", 107, "ms", 1),
+        Claim("a transposed matrix, 1 GiB", times["transposed"] * gib, "torch's copy of it",
+              times["copy"] * gib, "ms", 2, faster=True),
+    ]  # fmt: skip
+
+
 def torch_parts() -> Any:
     """The library made of ``torch_parts.c``, whose functions are called with the GIL held."""
     library = ROOT / "build" / "bench" / "torch_parts.so"
@@ -183,6 +203,6 @@ def run(smoke: bool) -> list[Row]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return [*kernels(smoke), *against_torch(smoke), *small_tensors(smoke)]
+        return [*kernels(smoke), *against_torch(smoke), *layouts(smoke), *small_tensors(smoke)]
     finally:
         torch.set_num_threads(threads)
