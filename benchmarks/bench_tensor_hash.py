@@ -129,7 +129,8 @@ def layouts(smoke: bool) -> list[Claim]:
     times = take_turns(sides, calls=1, rounds=1 if smoke else 9)
     gib = (1 << 30) / count / 1e6
     return [
-        Claim("columns in runs of 256 bytes, 1 GiB", times["columns"] * gib, "10 GB/s", 107, "ms", 1),
+        Claim("columns in runs of 256 bytes, 1 GiB", times["columns"] * gib, "10 GB/s", 107, "ms",
+              1),
         Claim("a transposed matrix, 1 GiB", times["transposed"] * gib, "torch's copy of it",
               times["copy"] * gib, "ms", 2, faster=True),
     ]  # fmt: skip
