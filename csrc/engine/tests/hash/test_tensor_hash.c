@@ -207,6 +207,37 @@ static void test_strides(void) {
     equal_content(&view, (const uint8_t *)reversed, sizeof(reversed));
 }
 
+/* Lines across memory that begin and end at quads, of every size of element: a part of a transposed
+ * matrix, against a copy of it in row-major order. */
+static void test_lines_across_memory(const uint8_t *data) {
+    enum { LINES = 70, LINE_BYTES = 1040 };
+    static const int dtypes[] = {MU_DTYPE_UINT8, MU_DTYPE_BFLOAT16, MU_DTYPE_FLOAT32,
+                                 MU_DTYPE_FLOAT64, MU_DTYPE_COMPLEX128};
+    static uint8_t lines[LINES * LINE_BYTES], across[LINES * LINE_BYTES];
+    for (size_t i = 0; i < sizeof(lines); i++) {
+        lines[i] = data[i % DATA_BYTES] ^ (uint8_t)(i / DATA_BYTES);
+    }
+    for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
+        size_t item = mu_dtype_info(dtypes[i])->size, count = LINE_BYTES / item;
+        for (size_t line = 0; line < LINES; line++) {
+            for (size_t at = 0; at < count; at++) {
+                memcpy(across + (at * LINES + line) * item, lines + (line * count + at) * item,
+                       item);
+            }
+        }
+        const int64_t shape[] = {LINES, (int64_t)count}, strides[] = {1, LINES};
+        struct mu_tensor view = view_of(across, dtypes[i], 2, shape, strides);
+        equal_content(&view, lines, sizeof(lines));
+        const int64_t whole[] = {LINES + 3, 2 * (int64_t)count}, place[] = {2, (int64_t)count};
+        struct mu_tensor dense = view_of(lines, dtypes[i], 2, shape, NULL);
+        struct mu_hash_part got, want;
+        CHECK_INT(mu_hash_part_of(&got, &view, whole, place, NULL), MU_OK);
+        CHECK_INT(mu_hash_part_of(&want, &dense, whole, place, NULL), MU_OK);
+        CHECK(memcmp(&got.sums, &want.sums, sizeof(got.sums)) == 0);
+        CHECK(got.cut_count == 0 && want.cut_count == 0);
+    }
+}
+
 static void test_empty(void) {
     static const int64_t shape[] = {3, 0}, strides[] = {1, 1};
     struct mu_tensor view = view_of(NULL, MU_DTYPE_FLOAT32, 2, shape, strides);
@@ -492,6 +523,7 @@ int main(void) {
     test_combined();
     test_kernels(data);
     test_strides();
+    test_lines_across_memory(data);
     test_empty();
     test_chunks();
     test_many();
