@@ -176,12 +176,11 @@ MU_MUST_CHECK static int check_cut(const struct mu_hash_part *part, const struct
                                    struct mu_error *err) {
     bool is_within = cut->quad <= part->total / MU_HASH_QUAD_BYTES &&
                      (cut->has & ~bytes_of_quad(part, cut->quad)) == 0;
+    uint64_t byte = cut->quad * MU_HASH_QUAD_BYTES + (uint64_t)__builtin_ctz(cut->has | 0x10000u);
     return is_within
                ? MU_OK
                : mu_error_set(err, MU_ERR_ARGUMENT, "cut bytes from %llu on, in a whole of %llu",
-                              (unsigned long long)(cut->quad * MU_HASH_QUAD_BYTES +
-                                                   (uint64_t)__builtin_ctz(cut->has | 0x10000u)),
-                              (unsigned long long)part->total);
+                              (unsigned long long)byte, (unsigned long long)part->total);
 }
 
 int mu_hash_part_from(struct mu_hash_part *part, uint64_t total, uint64_t bytes,
