@@ -59,29 +59,36 @@ static void add_quads(struct mu_hash_block *block, const uint8_t *bytes, size_t 
     block->d += found.d;
 }
 
-/* The factors of an accumulator of a block in all lanes of the sums. */
+/* A number in each lane of the sums. */
 typedef uint64_t sum_lanes __attribute__((vector_size(8 * MU_HASH_LANES)));
 
-static inline sum_lanes random_lanes(sum_lanes z) {
+/* By address: without instructions for such vectors, compilers warn of passing them. */
+static inline void make_random(sum_lanes *lanes) {
+    sum_lanes z = *lanes;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
     z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
+    *lanes = z ^ z >> 31;
 }
 
-/* The factors of one accumulator, those from `place` on, as mu_hash_block_factor has them. */
-static inline sum_lanes factor_lanes(uint64_t index, int place) {
+/* Adds an accumulator times its factors, which mu_hash_block_factor has from `place` on. */
+static inline void add_terms(sum_lanes *term, uint64_t accumulator, uint64_t index, int place) {
     static const sum_lanes steps = {MU_HASH_STEP, 2 * MU_HASH_STEP, 3 * MU_HASH_STEP,
                                     4 * MU_HASH_STEP};
     uint64_t n = index * MU_HASH_BLOCK_FACTORS + (uint64_t)place;
-    sum_lanes random = random_lanes(steps + (MU_HASH_SEED + n * MU_HASH_STEP));
-    return random_lanes(random ^ 0xD1342543DE82EF95u) | 1u;
+    sum_lanes factor = steps + (MU_HASH_SEED + n * MU_HASH_STEP);
+    make_random(&factor);
+    factor ^= 0xD1342543DE82EF95u;
+    make_random(&factor);
+    *term += (factor | 1u) * accumulator;
 }
 
 static void add_block(struct mu_hash_sums *sums, const struct mu_hash_block *block,
                       uint64_t index) {
-    sum_lanes s, t;
-    sum_lanes term = block->a * factor_lanes(index, 0) + block->b * factor_lanes(index, 4) +
-                     block->c * factor_lanes(index, 8) + block->d * factor_lanes(index, 12);
+    sum_lanes s, t, term = {0};
+    add_terms(&term, block->a, index, 0);
+    add_terms(&term, block->b, index, 4);
+    add_terms(&term, block->c, index, 8);
+    add_terms(&term, block->d, index, 12);
     memcpy(&s, sums->s, sizeof(s));
     memcpy(&t, sums->t, sizeof(t));
     s += term;
