@@ -15,21 +15,8 @@ from difflib import SequenceMatcher
 
 from ..recordings.nesting import names_above
 from ..recordings.recording import Recording, RootCall, TraceEvent, TraceTensorMeta
+from ..wrapper_names import plain_name
 from .result import Call, Pair, plain_type
-
-# DistributedDataParallel and DeepSpeed, torch.compile, FSDP 1, activation checkpointing, Fabric.
-_WRAPPERS = frozenset(
-    ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
-)
-
-
-def plain_name(name: str) -> str:
-    """The name of a module without what wrappers add.
-
-    >>> plain_name("module.layers.0._orig_mod.attn")
-    'layers.0.attn'
-    """
-    return ".".join(word for word in name.split(".") if word not in _WRAPPERS)
 
 
 @dataclass(frozen=True, slots=True)

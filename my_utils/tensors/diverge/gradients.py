@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..recordings.recording import Recording, TraceTensorMeta
-from .align import plain_name
+from ..wrapper_names import plain_name
 from .result import CallCheck, Cause, Difference, TensorCheck
 from .tensors import Rules, check_tensors, differs, listed, only_different
 

@@ -16,7 +16,7 @@ from ..recordings.recording import (
     TraceTensorMeta,
     load_recording,
 )
-from .align import plain_name
+from ..wrapper_names import plain_name
 
 _SUMS = ("count", "finite", "l1", "zeros", "nans", "pos_infs", "neg_infs")
 

@@ -15,10 +15,11 @@ import torch
 
 from my_utils.module_hook import ModuleInfo, Recording, RootCall, TraceEvent, TraceTensorMeta
 from my_utils.tensors import diverge
-from my_utils.tensors.diverge.align import align, pair_up, plain_name
+from my_utils.tensors.diverge.align import align, pair_up
 from my_utils.tensors.diverge.ranks import join_ranks
 from my_utils.tensors.diverge.text import render
 from my_utils.tensors.recordings.recording import save_recording
+from my_utils.tensors.wrapper_names import plain_name
 
 from ...support.schemas import loads_checked
 
