@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # They train for half a minute. What they show is tested elsewhere, too.
 RUNS_LONG = ("compare_two_runs.py", "what_hiccups_are.py", "who_is_late_in_backward.py")
-RUN_BELOW = ("find_a_planted_bug.py", "plain_loop.py", "where_memory_goes.py")
+RUN_BELOW = (
+    "find_a_planted_bug.py", "plain_loop.py", "weights_passport.py", "where_memory_goes.py",
+)  # fmt: skip
 FILES = {"gather_times.py": ("times.pt", "simulate.png")}  # that a script says it writes
 
 
@@ -159,3 +161,10 @@ def test_slow_ranks(tmp_path: Path) -> None:
     assert "iter/all_reduce" in page
     assert '"heat":{"ranks":[0,1,2,3,4,5,6,7]' in page
     assert said.splitlines()[0] in page  # the verdict
+
+
+@pytest.mark.slow
+def test_the_drift_of_a_replica_is_found(tmp_path: Path) -> None:
+    found = run_as_it_is(ROOT / "examples" / "weights_passport.py", tmp_path)
+    assert "replicas: differ since step 51 to 60" in found
+    assert "0.weight: replicas differ: rows 32-47: rank 2 against the 3 others" in found

@@ -52,7 +52,7 @@ def test_every_command_with_json_has_a_schema() -> None:
     for path in (ROOT / "my_utils").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         if "    add_json(chosen" in text:
-            commands.update(re.findall(r'= parser\(\s*"(\w+)"', text))
+            commands.update(re.findall(r'= parser\(\s*"(\w+)[" ]', text))
     assert commands == {name.partition("-")[0] for name in OUTPUTS}
 
 

@@ -29,6 +29,9 @@ from my_utils.cli.env import EnvironmentData
 from my_utils.profilers.capture.on_demand.control_data import CaptureData
 from my_utils.profilers.ncu.analysis import ComparedKernelsData, KernelsData
 from my_utils.tensors.diverge.result import ReportData as DivergeData
+from my_utils.tensors.passport.compare import ComparedData
+from my_utils.tensors.passport.file import GroupData, PartData, PassportData, TensorData
+from my_utils.tensors.passport.history import HistoryData
 from my_utils.trace.csv2trace import SummaryData
 from my_utils.trace.timeline import Span
 
@@ -52,12 +55,18 @@ OUTPUTS: dict[str, tuple[str, Any]] = {
     "trace": ("my_utils trace --json", SummaryData),
     "timeline": ("my_utils timeline --json", GenericAlias(list, SpanData)),
     "diverge": ("my_utils diverge A B --json", DivergeData),
+    "passport": ("my_utils passport CHECKPOINT -o FILE.json", PassportData),
+    "passport-diff": ("my_utils passport diff A B --json", ComparedData),
+    "passport-history": ("my_utils passport history DIR --json", HistoryData),
     "env": ("my_utils env --json", EnvironmentData),
     "capture": ("my_utils capture --json", CaptureData),
     "capture-stacks": ("my_utils capture --stacks SECONDS --json", ProfileData),
     "ncu": ("my_utils ncu A --json", KernelsData),
     "ncu-compare": ("my_utils ncu A B --json", ComparedKernelsData),
 }
+
+# Types that leave out keys with the value that is their default.
+SPARSE = {kind.__name__ for kind in (GroupData, PartData, TensorData)}
 
 # By the name of a type that adds keys to another one: that one, whose docstring describes its keys.
 # Python 3.11 does not keep the bases of a TypedDict.
@@ -88,10 +97,10 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def _complete(title: str, definition: dict[str, Any]) -> None:
-    """Describes the keys. Only classes have defaults, and all keys of a class are printed."""
+    """Describes the keys. Only classes have defaults, and all keys of most classes are printed."""
     properties = definition.get("properties", {})
     defaults = [value.pop("default") for value in properties.values() if "default" in value]
-    if defaults:
+    if defaults and title not in SPARSE:
         definition["required"] = list(properties)
     if title in BASES:
         _without_keys(BASES[title].__doc__, properties)

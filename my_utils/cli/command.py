@@ -54,11 +54,10 @@ def _run(words: list[str]) -> int:
     group = group_of(words[0])
     if not group:
         _refuse(top, words)
-    if len(group[0].words) == 1:
-        return _start(group[0], words[1:])
-    for command in group:
-        if tuple(words[:2]) == command.words:
-            return _start(command, words[2:])
+    for command in sorted(group, key=lambda command: -len(command.words)):
+        count = len(command.words)
+        if tuple(words[:count]) == command.words:
+            return _start(command, words[count:])
     return _help_of_group(words[0], group, words[1:])
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHELLS = ("bash", "zsh", "fish")
 
 # By what an argument is called in the help, whether it is completed with files or with folders.
-_FILES = {"A", "B", "FILE", "INPUT", "LAUNCH", "LOGS", "ROOT", "RUN", "TRACE.json"}
+_FILES = {"A", "B", "CHECKPOINT", "FILE", "INPUT", "LAUNCH", "LOGS", "ROOT", "RUN", "TRACE.json"}
 _FOLDERS = {"DIR", "DIRS"}
 
 
@@ -57,12 +57,13 @@ def whole_parser(shtab: Any) -> CommandParser:
     top = top_parser()
     commands = top.add_subparsers(metavar="COMMAND")
     groups: dict[str, Any] = {}
+    for first in dict.fromkeys(command.words[0] for command in COMMANDS if len(command.words) == 2):
+        group = commands.add_parser(first, help="a group of commands")
+        groups[first] = group.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
-        first = command.words[0]
-        if len(command.words) == 2 and first not in groups:
-            group = commands.add_parser(first, help="a group of commands")
-            groups[first] = group.add_subparsers(metavar="COMMAND")
-        groups.get(first, commands).add_parser(
+        if len(command.words) == 1 and command.words[0] in groups:
+            continue  # its group completes the commands that begin with it
+        groups.get(command.words[0], commands).add_parser(
             command.words[-1], parents=_parents(command, shtab), add_help=False, help=command.help
         )
     return top

@@ -27,11 +27,14 @@ COMMANDS = (
     Command(
         "diverge", "tensors.diverge.compare", "find the first module at which two recordings differ"
     ),
+    Command("passport", "cli.passport", "write the sums of a checkpoint's tensors"),
+    Command("passport diff", "cli.passport_diff", "say whether two sides have the same weights"),
+    Command("passport history", "cli.passport_history", "say since which step weights differ"),
     Command(
         "capture", "profilers.capture.on_demand.command", "capture a few steps of a running job"
     ),
     Command("ncu", "profilers.ncu.analysis", "summarize or compare results of Nsight Compute"),
-    Command("demo", "cli.demo", "train a small GPT on two ranks and show where the time goes"),
+    Command("demo", "cli.demo", "train a small GPT on two ranks and show where time goes"),
     Command("port cuda", "musa.simple_porting", "rewrite a folder of CUDA sources for MUSA or HIP"),
     Command("port scripts", "musa.converter", "rewrite Python scripts that use CUDA for MUSA"),
     Command("env", "cli.env", "show versions, installed packages, and the newest run"),

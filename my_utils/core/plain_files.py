@@ -68,17 +68,17 @@ def load_plain(
         raise PlainFileError(f"{file}: {error}") from None
 
 
-def check_archive(file: IO[bytes], what: str) -> None:
+def check_archive(file: IO[bytes], what: str, *, with_crc: bool = True) -> None:
     """torch's reader trusts the file, so its entries are checked first. PlainFileError, without the
-    file's name."""
+    file's name. with_crc: reads all of it for that; False reads its pickle only."""
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise PlainFileError("has compressed entries, which torch.save does not write")
-            if sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
+            if sum(entry.file_size for entry in entries) > file.seek(0, os.SEEK_END):
                 raise PlainFileError("has entries that are longer than the file")
-            bad = archive.testzip()
+            bad = archive.testzip() if with_crc else None
             if bad is None:
                 _check_pickles(archive, entries)
     except PlainFileError:
@@ -238,10 +238,15 @@ _NEWER_LEAVES = frozenset(["BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BINUNICOD
 
 
 class _NewerMachine(_Machine):
-    """Of protocol 4, in which `pickle.dump` writes. It takes only what values of torch need."""
+    """Of protocol 4, in which `pickle.dump` writes. It takes only what values of torch need, and
+    objects if they are allowed."""
+
+    def __init__(self, objects: bool) -> None:
+        super().__init__()
+        self._refused = {"BINPERSID", "GLOBAL"} | (set() if objects else {"BUILD", "NEWOBJ"})
 
     def do(self, name: str, argument: Any) -> None:
-        if name in ("BUILD", "NEWOBJ", "BINPERSID", "GLOBAL"):
+        if name in self._refused:
             raise OutOfBounds(f"{name} is in it, which no plain value needs")
         if name in _NEWER_LEAVES:
             self.stack.append(_Value())
@@ -254,7 +259,7 @@ class _NewerMachine(_Machine):
             super().do(name, argument)
 
 
-def check_pickle(data: bytes, *, newer: bool = False) -> None:
+def check_pickle(data: bytes, *, newer: bool = False, objects: bool = False) -> None:
     """Whether torch's loader for weights can read a pickle of plain data without harm: OutOfBounds
     for one that is nested too deep, is too large, or has operations that `torch.save` does not
     write.
@@ -263,7 +268,8 @@ def check_pickle(data: bytes, *, newer: bool = False) -> None:
     and one that holds itself twice in each of forty steps takes forever to hash. This reads only
     the pickle's operations, and makes nothing.
 
-    newer: it is of protocol 4 instead, and not in a file of `torch.save`.
+    newer: it is of protocol 4 instead, and not in a file of `torch.save`. objects: it may make
+    objects of the classes that its reader allows.
 
     >>> import pickle
     >>> check_pickle(pickle.dumps({"x": [1.5, ("y",)]}, protocol=2))
@@ -272,7 +278,7 @@ def check_pickle(data: bytes, *, newer: bool = False) -> None:
     Traceback (most recent call last):
     my_utils.core.plain_files.OutOfBounds: it is nested more than 300 deep
     """
-    machine = _NewerMachine() if newer else _Machine()
+    machine = _NewerMachine(objects) if newer else _Machine()
     try:
         for operation, argument, _ in pickletools.genops(data):
             if operation.name == "STOP":

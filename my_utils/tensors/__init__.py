@@ -57,10 +57,12 @@ from .._core import (
     tensor_sums,
 )
 from .dtensor import global_hash
+from .passport.take import Passport, passport
 from .same import assert_same
 
 __all__ = [
     "NanInfCount",
+    "Passport",
     "TensorDiff",
     "TensorDigest",
     "TensorStats",
@@ -72,6 +74,7 @@ __all__ = [
     "global_hash",
     "md5",
     "nan_inf_count",
+    "passport",
     "stats",
     "sums_digest",
     "tensor_hash",

@@ -103,22 +103,10 @@ class _Shards:
         self.sizes = [self.mesh.size(mesh_dim) for mesh_dim in self.mesh_dims]
         self.shape = tuple(tensor.shape)
         self.dtype = str(tensor.dtype).removeprefix("torch.")
-        local = tensor.to_local()
-        self.device: torch.device = local.device
+        self.device: torch.device = tensor.to_local().device
         self.sums = TensorSums((0,) * 8, 0, prod(self.shape) * tensor.element_size())
-        for box, at in _boxes(local, self._ranges(tensor)):
+        for box, at in local_boxes(tensor, coordinate):
             self.sums += _core.tensor_sums(box, self.shape, at)
-
-    def _ranges(self, tensor: DTensor) -> list[list[Range]]:
-        """For each dimension of the tensor the ranges of indices that this rank has."""
-        ranges = [[(0, size)] for size in self.shape]
-        for mesh_dim, place, parts in zip(self.mesh_dims, self.coordinate, self.sizes, strict=True):
-            placement: Any = tensor.placements[mesh_dim]
-            dim = placement.dim % len(self.shape)
-            size = sum(end - begin for begin, end in ranges[dim])
-            shard = _shard_of(placement, size, parts, place)
-            ranges[dim] = [piece for taken in shard for piece in _take(ranges[dim], taken)]
-        return ranges
 
     def slot(self) -> int:
         """The number of this rank among those that have shards of the same replica."""
@@ -129,6 +117,22 @@ class _Shards:
 
     def digest(self) -> TensorDigest:
         return _core.sums_digest(self.sums, self.dtype, self.shape)
+
+
+def local_boxes(
+    tensor: DTensor, coordinate: Sequence[int]
+) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
+    """The boxes of the whole that the rank at `coordinate` of the mesh has, each with the index at
+    which it begins. ValueError if its shard has not the shape that the placements say."""
+    ranges = [[(0, size)] for size in tensor.shape]
+    for mesh_dim, placement in enumerate(tensor.placements):
+        if not placement.is_replicate():
+            dim = placement.dim % tensor.dim()  # type: ignore[attr-defined]
+            size = sum(end - begin for begin, end in ranges[dim])
+            parts, place = tensor.device_mesh.size(mesh_dim), coordinate[mesh_dim]
+            shard = _shard_of(placement, size, parts, place)
+            ranges[dim] = [piece for taken in shard for piece in _take(ranges[dim], taken)]
+    return _boxes(tensor.to_local(), ranges)
 
 
 def _without_partial(tensor: DTensor) -> DTensor:

@@ -19,6 +19,7 @@ TYPED = [
     ("my_utils re", {"report"}),
     ("my_utils report --ra", {"--ranks"}),
     ("my_utils port ", {"cuda", "scripts"}),
+    ("my_utils passport diff --ig", {"--ignore"}),
     ("my_utils port cuda --platform m", {"musa"}),
     ("my_utils live fold", {"folder"}),
 ]

@@ -75,6 +75,43 @@ def recordings(folder: Path) -> None:
         recorder.save(folder / f"{name}.pt")
 
 
+def passports(folder: Path) -> None:
+    """A checkpoint of bfloat16, passports of its trainer and of an engine of two ranks, in which a
+    row of k_proj is wrong, and those of four replicas, one of which drifts."""
+    import torch
+    from safetensors.torch import save_file
+
+    from my_utils.tensors import passport
+    from my_utils.tensors.passport import vllm_layout
+    from my_utils.tensors.passport.file import write_passport
+
+    torch.manual_seed(0)
+    rows = {"q": 16, "k": 8, "v": 8}
+    weights = {
+        f"layers.0.{name}_proj.weight": torch.randn(count, 512).bfloat16()
+        for name, count in rows.items()
+    }
+    weights["norm.weight"] = torch.ones(512).bfloat16()
+    (folder / "checkpoint").mkdir()
+    save_file(weights, folder / "checkpoint" / "model.safetensors")
+    passport(weights).save(folder / "pp" / "trainer_rank{rank}.json")
+    weights["layers.0.k_proj.weight"][5] *= 2
+    config = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    for rank in range(2):
+        shards = [value.chunk(2)[rank] for name, value in weights.items() if "proj" in name]
+        engine = {"layers.0.qkv_proj.weight": torch.cat(shards), "norm.weight": torch.ones(512)}
+        data = passport(engine, dtype="bfloat16", layout=vllm_layout(config, rank, 2)).data
+        data.rank, data.world_size = rank, 2
+        write_passport(data, folder / "pp" / f"engine_rank{rank}.json")
+    for step in (50, 60):
+        for rank in range(4):
+            mine = {"layers.3.mlp.weight": torch.ones(64, 256)}
+            mine["layers.3.mlp.weight"][41, rank] += (step, rank) == (60, 2)
+            data = passport(mine, step=step).data
+            data.rank, data.world_size = rank, 4
+            write_passport(data, folder / "pp" / "history" / f"trainer_step{step}_rank{rank}.json")
+
+
 def sources(folder: Path) -> None:
     (folder / "mine" / "csrc").mkdir(parents=True)
     text = "#include <cuda_runtime.h>\nvoid f() { cudaDeviceSynchronize(); }\n"
@@ -161,6 +198,7 @@ FOLDERS: dict[str, Fill] = {
     "docs/command-line.md": home,
     "docs/cookbook.md": training,
     "docs/correctness/find-the-first-difference.md": recordings,
+    "docs/correctness/weights-passport.md": passports,
     "docs/for-assistants.md": for_assistants,
     "docs/index.md": a_run_and_a_training,
     "docs/memory/where-does-the-memory-go.md": script,

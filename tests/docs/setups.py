@@ -199,6 +199,13 @@ def equal_tensors() -> Names:
     return {**names, "weight": tensor, "other": tensor + 1}
 
 
+@setup_of("docs/correctness/weights-passport.md")
+def engine() -> Names:
+    config = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 10}
+    model = torch.nn.ModuleDict({"qkv_proj": torch.nn.Linear(8, 16)})
+    return {"config": config, "engine_model": model, "tp_rank": 0, "tp_size": 2}
+
+
 @setup_of("docs/correctness/torch-operators.md")
 def one_tensor() -> Names:
     return {"x": torch.randn(4, 8)}

@@ -28,6 +28,8 @@ STATUSES = {
     "my_utils live logs/train --hung": 1,
     "my_utils live logs/train --once": 1,
     "my_utils live logs --once": 1,
+    "my_utils passport diff 'pp/trainer_*.json'": 1,
+    "my_utils passport history": 1,
     "my_utils why": 3,
 }
 

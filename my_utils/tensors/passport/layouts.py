@@ -1,0 +1,420 @@
+"""Layouts as data: which boxes of a checkpoint's tensors a tensor of an engine or a trainer holds.
+
+A layout is a table of (glob, rule). A rule takes the name and the shape of the tensor at hand and
+gives cuts: each is a box of it, and the box of a named tensor of the checkpoint that it is. The
+first glob that matches counts; a tensor that none matches is itself.
+
+The rules follow the loading code of these projects: vLLM and sglang `QKVParallelLinear`,
+`MergedColumnParallelLinear`, `VocabParallelEmbedding` and `FusedMoE`; Megatron `SelfAttention` and
+`MLP`; transformers `conversion_mapping`; PEFT `BaseTunerLayer`.
+
+>>> layout = vllm_layout({"num_attention_heads": 4, "num_key_value_heads": 1}, 1, tp_size=2)
+>>> for cut in layout.cuts("l.qkv_proj.weight", (32, 8))[1]:  # 2 heads of q, 1 of k, 1 of v
+...     print(cut.name, cut.shape, cut.at, cut.begin, cut.size)
+l.q_proj.weight (32, 8) (16, 0) (0, 0) (16, 8)
+l.k_proj.weight (8, 8) (0, 0) (16, 0) (8, 8)
+l.v_proj.weight (8, 8) (0, 0) (24, 0) (8, 8)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import translate
+from functools import cached_property, reduce
+from typing import Any, NamedTuple
+
+Shape = tuple[int, ...]
+
+
+class Cut(NamedTuple):
+    """name, shape: of the tensor of the checkpoint. at: the first index of the box in it. begin,
+    size: the same box in the tensor at hand, which may have more dimensions before."""
+
+    name: str
+    shape: Shape
+    at: Shape
+    begin: Shape
+    size: Shape
+
+
+Rule = Callable[[str, Shape], Iterator[Cut]]
+
+
+class Layout:
+    """name: for messages. rules: globs of names, and what such a tensor holds.
+
+    A job all of whose ranks use a layout has one set of names, so that equal boxes are replicas.
+    """
+
+    def __init__(self, name: str, rules: list[tuple[str, Rule]]) -> None:
+        self.name = name
+        self.rules = rules
+
+    def __repr__(self) -> str:
+        return f"Layout({self.name!r}, {len(self.rules)} rules)"
+
+    @cached_property
+    def _compiled(self) -> list[tuple[re.Pattern[str], str, Rule]]:
+        return [(re.compile(translate(glob)), glob, rule) for glob, rule in self.rules]
+
+    def cuts(self, name: str, shape: Shape) -> tuple[str, list[Cut]]:
+        """The glob of the rule, "" if none matches, and the cuts. ValueError if the shape does not
+        fit the rule."""
+        for pattern, glob, rule in self._compiled:
+            if pattern.match(name):
+                try:
+                    return glob, list(rule(name, shape))
+                except (IndexError, ZeroDivisionError, ValueError) as error:
+                    raise ValueError(
+                        f"{name} of shape {list(shape)} does not fit the rule {glob} of the layout "
+                        f"{self.name}: {error}"
+                    ) from None
+        return "", [whole(name, shape)]
+
+
+def combined(layouts: Sequence[Layout]) -> Layout | None:
+    """One after the other: those after the first change names of whole tensors."""
+    return reduce(_in_turn, layouts) if layouts else None
+
+
+def _in_turn(first: Layout, second: Layout) -> Layout:
+    def rule(name: str, shape: Shape) -> Iterator[Cut]:
+        for cut in first.cuts(name, shape)[1]:
+            (renamed,) = second.cuts(cut.name, cut.shape)[1]
+            yield cut._replace(name=renamed.name)
+
+    return Layout(f"{first.name}, {second.name}", [("*", rule)])
+
+
+# --- cuts ---
+
+
+def whole(name: str, shape: Shape) -> Cut:
+    zeros = (0,) * len(shape)
+    return Cut(name, shape, zeros, zeros, shape)
+
+
+def _rows(name: str, shape: Shape, begin: int, count: int, at: int, total: int) -> Cut:
+    """Rows `begin` to before `begin + count` are those from `at` on, of `total` rows."""
+    rest, zeros = shape[1:], (0,) * (len(shape) - 1)
+    if begin + count > shape[0] or at + count > total:
+        raise ValueError(f"there are no rows {begin} to {begin + count - 1}")
+    return Cut(name, (total, *rest), (at, *zeros), (begin, *zeros), (count, *rest))
+
+
+def _shard(name: str, shape: Shape, dim: int, number: int, parts: int) -> Cut:
+    """All of the tensor is one of equal parts along `dim`."""
+    zeros = (0,) * len(shape)
+    size = shape[dim]
+    whole_shape = (*shape[:dim], size * parts, *shape[dim + 1 :])
+    return Cut(name, whole_shape, (*zeros[:dim], size * number, *zeros[dim + 1 :]), zeros, shape)
+
+
+def _of_expert(cut: Cut, expert: int) -> Cut:
+    """The same box in a tensor that has all experts one after the other."""
+    return cut._replace(begin=(expert, *cut.begin), size=(1, *cut.size))
+
+
+def _divided(rows: int, parts: int) -> int:
+    if rows % parts:
+        raise ValueError(f"{rows} cannot be divided by {parts}")
+    return rows // parts
+
+
+def _sharded(dim: int, number: int, parts: int) -> Rule:
+    def rule(name: str, shape: Shape) -> Iterator[Cut]:
+        yield whole(name, shape) if len(shape) <= dim else _shard(name, shape, dim, number, parts)
+
+    return rule
+
+
+def _vocabulary(config: Any, number: int, parts: int) -> Rule:
+    """Rows of a vocabulary that is padded at its end; padding is left out."""
+
+    def rule(name: str, shape: Shape) -> Iterator[Cut]:
+        total = _get(config, "vocab_size") or shape[0] * parts
+        at = number * shape[0]
+        count = max(0, min(shape[0], total - at))
+        yield _rows(name, shape, 0, count, min(at, total - count), total)
+
+    return rule
+
+
+def _renamed(old: str, new: str) -> Rule:
+    def rule(name: str, shape: Shape) -> Iterator[Cut]:
+        yield whole(name.replace(old, new), shape)
+
+    return rule
+
+
+def _halves(old: str, new: tuple[str, str], number: int, parts: int) -> Rule:
+    """Rows of a shard of one tensor, then those of another one: gate and up."""
+
+    def rule(name: str, shape: Shape) -> Iterator[Cut]:
+        half = _divided(shape[0], 2)
+        for place, part in enumerate(new):
+            yield _rows(
+                name.replace(old, part), shape, place * half, half, number * half, parts * half
+            )
+
+    return rule
+
+
+def _get(config: Any, *names: str) -> Any:
+    """The first of the values that a config, or its part for text, has; None if it has none."""
+    is_mapping = isinstance(config, Mapping)
+    get: Callable[[str], Any] = (
+        config.get if is_mapping else lambda name: getattr(config, name, None)
+    )
+    for name in names:
+        if get(name) is not None:
+            return get(name)
+    inner = get("text_config")
+    return None if inner is None else _get(inner, *names)
+
+
+def _heads(config: Any) -> tuple[int, int]:
+    heads = _get(config, "num_attention_heads")
+    if not isinstance(heads, int) or heads < 1:
+        raise ValueError("config must have num_attention_heads")
+    return heads, _get(config, "num_key_value_heads", "num_query_groups") or heads
+
+
+def _expert_names(config: Any) -> tuple[str, str, str]:
+    """Of gate, up and down, as checkpoints of the model call them."""
+    is_mixtral = _get(config, "model_type") in ("mixtral", "minimax", "minimax_m2", "phimoe")
+    return ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+
+
+def _check_shard(rank_name: str, rank: int, size_name: str, size: int) -> None:
+    if not 0 <= rank < size:
+        raise ValueError(f"{rank_name} must be from 0 to before {size_name} {size}, not {rank}")
+
+
+# --- engines ---
+
+
+def vllm_layout(
+    config: Any, tp_rank: int = 0, tp_size: int = 1, *, ep_rank: int = 0, ep_size: int = 1
+) -> Layout:
+    """The parameters of a vLLM or sglang model with the names and shapes of its checkpoint.
+
+    Take the passport when the weights are loaded, before quantization methods repack them.
+
+    config: of transformers, or a mapping, with num_attention_heads, num_key_value_heads,
+    vocab_size and, for experts, num_experts. tp_rank, tp_size: of tensor parallelism. ep_rank,
+    ep_size: of expert parallelism; with it a rank has whole experts.
+    """
+    _check_shard("tp_rank", tp_rank, "tp_size", tp_size)
+    _check_shard("ep_rank", ep_rank, "ep_size", ep_size)
+    heads, kv_heads = _heads(config)
+    local_heads, local_kv = heads // tp_size, max(kv_heads // tp_size, 1)
+    copies = max(tp_size // kv_heads, 1)  # ranks that have the same head of k and v
+
+    def qkv(name: str, shape: Shape) -> Iterator[Cut]:
+        head = _divided(shape[0], local_heads + 2 * local_kv)
+        q, kv = local_heads * head, local_kv * head
+        at = tp_rank // copies * kv
+        yield _rows(name.replace("qkv_proj", "q_proj"), shape, 0, q, tp_rank * q, heads * head)
+        for place, part in enumerate(("k_proj", "v_proj")):
+            new = name.replace("qkv_proj", part)
+            yield _rows(new, shape, q + place * kv, kv, at, kv_heads * head)
+
+    expert_tp = (0, 1) if ep_size > 1 else (tp_rank, tp_size)
+    column, row = _sharded(0, tp_rank, tp_size), _sharded(1, tp_rank, tp_size)
+    vocabulary = _vocabulary(config, tp_rank, tp_size)
+    experts = _experts(config, ("w13_weight", "w2_weight"), *expert_tp, ep_rank, ep_size)
+    return Layout(
+        "vllm",
+        [
+            ("*qkv_proj.weight", qkv),
+            ("*qkv_proj.bias", qkv),
+            (
+                "*gate_up_proj.*",
+                _halves("gate_up_proj", ("gate_proj", "up_proj"), tp_rank, tp_size),
+            ),
+            *experts,
+            ("*embed_tokens.weight", vocabulary),
+            ("*lm_head.weight", vocabulary),
+            *((f"*.{name}.weight", row) for name in ("o_proj", "down_proj", "out_proj", "fc2")),
+            *((f"*.{name}.*", column) for name in ("q_proj", "k_proj", "v_proj", "up_proj", "fc1")),
+        ],
+    )
+
+
+def _experts(
+    config: Any,
+    packed: tuple[str, str],
+    tp_rank: int,
+    tp_size: int,
+    ep_rank: int = 0,
+    ep_size: int = 1,
+) -> list[tuple[str, Rule]]:
+    """Rules for all experts in one tensor: gate and up (experts, 2·I, H), down (experts, H, I)."""
+    *gate_up, down = _expert_names(config)
+
+    def first_of(count: int) -> int:
+        total = _get(config, "num_experts", "num_local_experts", "n_routed_experts") or count
+        base, more = divmod(total, ep_size)
+        return ep_rank * base + min(ep_rank, more)
+
+    def gate_and_up(name: str, shape: Shape) -> Iterator[Cut]:
+        split = _halves(packed[0], (gate_up[0], gate_up[1]), tp_rank, tp_size)
+        for expert in range(shape[0]):
+            prefix = name.removesuffix(packed[0]) + f"{first_of(shape[0]) + expert}."
+            for cut in split(f"{prefix}{packed[0]}.weight", shape[1:]):
+                yield _of_expert(cut, expert)
+
+    def down_rows(name: str, shape: Shape) -> Iterator[Cut]:
+        for expert in range(shape[0]):
+            prefix = name.removesuffix(packed[1]) + f"{first_of(shape[0]) + expert}."
+            yield _of_expert(
+                _shard(f"{prefix}{down}.weight", shape[1:], 1, tp_rank, tp_size), expert
+            )
+
+    return [(f"*experts.{packed[0]}", gate_and_up), (f"*experts.{packed[1]}", down_rows)]
+
+
+# --- trainers ---
+
+
+def megatron_layout(
+    config: Any,
+    tp_rank: int = 0,
+    tp_size: int = 1,
+    *,
+    ep_rank: int = 0,
+    ep_size: int = 1,
+    expert_tp: tuple[int, int] | None = None,
+    first_layer: int = 0,
+) -> Layout:
+    """The parameters of Megatron's GPTModel with the names and shapes of Llama's and Qwen's
+    checkpoints of transformers: grouped qkv, gated linear_fc1, a padded vocabulary, experts.
+
+    config: as for `vllm_layout`; Megatron's num_query_groups counts for num_key_value_heads.
+    expert_tp: rank and size of the experts' tensor parallelism, by default those of all.
+    first_layer: the number of the pipeline stage's first layer in the whole model.
+    """
+    _check_shard("tp_rank", tp_rank, "tp_size", tp_size)
+    _check_shard("ep_rank", ep_rank, "ep_size", ep_size)
+    heads, groups = _heads(config)
+    mine, each = _divided(groups, tp_size), heads // groups
+
+    def qkv(name: str, shape: Shape) -> Iterator[Cut]:
+        """By group: its heads of q, one of k, one of v."""
+        head = _divided(shape[0], mine * (each + 2))
+        for group in range(mine):
+            number = tp_rank * mine + group
+            for part, at, count in (("q", 0, each), ("k", each, 1), ("v", each + 1, 1)):
+                new, begin = name.replace("qkv", part), (group * (each + 2) + at) * head
+                rows = count * head
+                yield _rows(new, shape, begin, rows, number * rows, groups * rows)
+
+    cuts: dict[str, Rule] = {
+        "whole": _sharded(0, 0, 1),
+        "columns": _sharded(1, tp_rank, tp_size),
+        "gate_up": _halves("gate_up", ("gate", "up"), tp_rank, tp_size),
+        "qkv": qkv,
+    }
+
+    def of_layer(name: str, shape: Shape) -> Iterator[Cut]:
+        layer, inner = name.removeprefix("decoder.layers.").split(".", 1)
+        new, how = _MEGATRON[inner]
+        return cuts[how](f"model.layers.{int(layer) + first_layer}.{new}", shape)
+
+    def of_expert(name: str, shape: Shape) -> Iterator[Cut]:
+        found = _MEGATRON_EXPERT.fullmatch(name)
+        if found is None:
+            raise ValueError("its name has no number of an expert")
+        layer, local, kind, grouped = found.groups()
+        total = _get(config, "num_experts", "num_local_experts", "num_moe_experts") or 0
+        number = int(local or grouped) + ep_rank * total // ep_size
+        new = f"model.layers.{int(layer) + first_layer}.mlp.experts.{number}."
+        shard = expert_tp or (tp_rank, tp_size)
+        if kind == "fc2":
+            return _sharded(1, *shard)(f"{new}down_proj.weight", shape)
+        return _halves("gate_up", ("gate", "up"), *shard)(f"{new}gate_up_proj.weight", shape)
+
+    def vocabulary(new: str) -> Rule:
+        rule = _vocabulary(config, tp_rank, tp_size)
+        return lambda name, shape: rule(new, shape)
+
+    return Layout(
+        "megatron",
+        [
+            ("decoder.layers.*.mlp.experts.*", of_expert),
+            *((f"decoder.layers.*.{inner}", of_layer) for inner in _MEGATRON),
+            ("embedding.word_embeddings.weight", vocabulary("model.embed_tokens.weight")),
+            ("output_layer.weight", vocabulary("lm_head.weight")),
+            ("decoder.final_layernorm.*", _renamed("decoder.final_layernorm", "model.norm")),
+        ],
+    )
+
+
+# By a tensor of Megatron's layer: its name in a checkpoint, and how it is cut.
+_MEGATRON = {
+    "self_attention.linear_qkv.weight": ("self_attn.qkv_proj.weight", "qkv"),
+    "self_attention.linear_qkv.bias": ("self_attn.qkv_proj.bias", "qkv"),
+    "self_attention.linear_qkv.layer_norm_weight": ("input_layernorm.weight", "whole"),
+    "self_attention.linear_proj.weight": ("self_attn.o_proj.weight", "columns"),
+    "self_attention.q_layernorm.weight": ("self_attn.q_norm.weight", "whole"),
+    "self_attention.k_layernorm.weight": ("self_attn.k_norm.weight", "whole"),
+    "input_layernorm.weight": ("input_layernorm.weight", "whole"),
+    "mlp.linear_fc1.weight": ("mlp.gate_up_proj.weight", "gate_up"),
+    "mlp.linear_fc1.layer_norm_weight": ("post_attention_layernorm.weight", "whole"),
+    "mlp.linear_fc2.weight": ("mlp.down_proj.weight", "columns"),
+    "mlp.router.weight": ("mlp.gate.weight", "whole"),
+    "pre_mlp_layernorm.weight": ("post_attention_layernorm.weight", "whole"),
+}
+_MEGATRON_EXPERT = re.compile(
+    r"decoder\.layers\.(\d+)\.mlp\.experts\.(?:local_experts\.(\d+)\.)?linear_(fc1|fc2)\.weight(\d*)"
+)
+
+
+def packed_experts_layout(config: Any = None) -> Layout:
+    """Models of transformers 5, which hold all experts of a layer in one tensor, with the names of
+    their checkpoints. config: of the model; None for names like Qwen's and DeepSeek's."""
+    rules = _experts(config or {}, ("gate_up_proj", "down_proj"), 0, 1)
+    if _expert_names(config or {})[0] == "w1":
+        inner = Layout("", rules)
+
+        def renamed(name: str, shape: Shape) -> Iterator[Cut]:
+            return iter(inner.cuts(name.replace(".mlp.", ".block_sparse_moe."), shape)[1])
+
+        rules = [("*.mlp.*", renamed)]
+    return Layout("packed-experts", rules)
+
+
+def peft_layout() -> Layout:
+    """A model of PEFT with the names of its base model; adapters are left out. Take the passport
+    after `merge_adapter()` to compare merged weights."""
+
+    def base(name: str, shape: Shape) -> Iterator[Cut]:
+        yield whole(name.removeprefix("base_model.model.").replace(".base_layer.", "."), shape)
+
+    def nothing(name: str, shape: Shape) -> Iterator[Cut]:
+        return iter(())
+
+    adapters = ("*.lora_*", "*.ia3_*", "*.vera_*", "*.prompt_encoder.*", "*.modules_to_save.*")
+    return Layout("peft", [*((glob, nothing) for glob in adapters), ("*", base)])
+
+
+def names_layout(pairs: list[tuple[str, str]]) -> Layout:
+    """Other names by globs: what `*` stands for on the left is put where `*` is on the right.
+
+    >>> names_layout([("model.*.weight", "net.*.w")]).cuts("model.a.weight", (2,))[1][0].name
+    'net.a.w'
+    """
+
+    def rule(old: str, new: str) -> Rule:
+        pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))))
+
+        def renamed(name: str, shape: Shape) -> Iterator[Cut]:
+            found = pattern.fullmatch(name)
+            texts = iter(found.groups() if found else ())
+            yield whole(re.sub(r"\*", lambda _: next(texts, ""), new), shape)
+
+        return renamed
+
+    return Layout("names", [(old, rule(old, new)) for old, new in pairs])

@@ -1,0 +1,106 @@
+"""What a tensor of a model is to the same tensor on other ranks: boxes of one whole, a replica, or
+nothing that is known. It asks torch's and Megatron's own records, and sends nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...core.ranges import as_ranges, ranges_text
+from ..dtensor import local_boxes
+from .file import GroupData
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PLAIN = "plain tensors: no mesh, DDP or layout says what other ranks have"
+
+
+class Local(NamedTuple):
+    """values: a box of the whole tensor, in memory. at: where it begins."""
+
+    values: Tensor
+    at: tuple[int, ...]
+
+
+class Placed(NamedTuple):
+    """What this rank has of a tensor of `shape`, and the ranks that have parts of the same one."""
+
+    shape: tuple[int, ...]
+    locals: list[Local]
+    group: GroupData
+
+
+def place(tensor: Tensor, replicas: GroupData | None, rank: int, world_size: int) -> Placed:
+    """replicas: the ranks among which a plain tensor is replicated, None if that is not known.
+
+    ValueError for a DTensor whose placements are of a kind that is not known.
+    """
+    if hasattr(tensor, "placements") and hasattr(tensor, "device_mesh"):
+        return _of_dtensor(tensor)
+    values = tensor.detach()
+    shape, begin = tuple(values.shape), [0] * values.dim()
+    group = replicas or (GroupData() if world_size == 1 else GroupData(str(rank), _PLAIN))
+    megatron = _megatron(tensor)
+    if megatron is not None:
+        group, dim, tp_rank, tp_size = megatron
+        if dim is not None:
+            begin[dim] = tp_rank * shape[dim]
+            shape = (*shape[:dim], shape[dim] * tp_size, *shape[dim + 1 :])
+    return Placed(shape, [Local(values, tuple(begin))], group)
+
+
+def group_of(ranks: Sequence[int], why: str = "") -> GroupData:
+    return GroupData(ranges_text(as_ranges(ranks)), why)
+
+
+def _of_dtensor(tensor: Any) -> Placed:
+    """Also of uneven, empty and strided shards."""
+    mesh, shape = tensor.device_mesh, tuple(tensor.shape)
+    coordinate = mesh.get_coordinate()
+    group = group_of(mesh.mesh.flatten().tolist())
+    if coordinate is None:
+        return Placed(shape, [], group)
+    if any(placement.is_partial() for placement in tensor.placements):
+        return Placed(shape, [], GroupData(group.ranks, "sums that are not reduced yet (Partial)"))
+    boxes = local_boxes(tensor.detach(), coordinate)
+    return Placed(shape, [Local(*box) for box in boxes], group)
+
+
+# --- replicas of plain tensors ---
+
+
+def replicated_by(module: Any) -> GroupData | None:
+    """The ranks among which a wrapper keeps its plain tensors equal; None if it is no such one."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    if not isinstance(module, DistributedDataParallel):
+        return None
+    ranks = dist.get_process_group_ranks(module.process_group)
+    for hook, _ in getattr(module, "_comm_hooks", ()):
+        if "local" in getattr(hook, "__name__", "").lower():
+            return GroupData(str(dist.get_rank()), "LocalSGD: replicas differ between averages")
+    return group_of(ranks)
+
+
+def _megatron(tensor: Any) -> tuple[GroupData, int | None, int, int] | None:
+    """The ranks of a Megatron parameter, the dimension along which it is sharded, and which shard
+    of how many this is; None if it is none."""
+    state = sys.modules.get("megatron.core.parallel_state")
+    if not hasattr(tensor, "tensor_model_parallel") or state is None:
+        return None
+    if not state.model_parallel_is_initialized():
+        return None
+    import torch.distributed as dist
+
+    ranks = dist.get_process_group_ranks
+    if not getattr(tensor, "allreduce", True):
+        group = group_of(ranks(state.get_expert_data_parallel_group()))
+        return GroupData(group.ranks, "experts: a layout says which"), None, 0, 1
+    group = group_of(ranks(state.get_tensor_and_data_parallel_group(with_context_parallel=True)))
+    if not tensor.tensor_model_parallel:
+        return group, None, 0, 1
+    size = state.get_tensor_model_parallel_world_size()
+    return group, tensor.partition_dim, state.get_tensor_model_parallel_rank(), size

@@ -1,0 +1,186 @@
+"""`passport`: the sums of what this rank has of a model, without a collective or a copy."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...core.arguments import check_int, wrong_type
+from ...core.ranks import current_rank, world_size
+from ..wrapper_names import plain_name
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from .file import GroupData
+
+_BY_DESIGN = "statistics of BatchNorm, which differ between replicas by design"
+
+
+class Passport:
+    """The sums of the tensors of a model that this rank has. `data` is the content of its file."""
+
+    def __init__(self, data: Any) -> None:
+        """data: a `PassportData`."""
+        self.data = data
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Writes the file, which appears whole or not at all; folders are made as needed.
+
+        path: `{rank}` in it becomes the rank. A folder may hold the files of all ranks of a step,
+            and of several steps. Returns the path. OSError if it cannot be written.
+        """
+        from .file import write_passport
+
+        target = os.fspath(path).replace("{rank}", str(self.data.rank))
+        write_passport(self.data, target)
+        return target
+
+    def __repr__(self) -> str:
+        data = self.data
+        return f"<Passport of {len(data.tensors)} tensors, rank {data.rank} of {data.world_size}>"
+
+
+def passport(
+    model: Any,
+    dtype: Any = None,
+    layout: Any = None,
+    *,
+    step: int | None = None,
+) -> Passport:
+    """The sums of a model's parameters and persistent buffers, by name and place.
+
+    Each rank hashes what it has, where it is: shards of DTensors (FSDP2, tensor parallelism, HSDP;
+    uneven and strided ones too), replicas of DDP, plain tensors. No collective, no gather. Call it
+    between steps: what an optimizer or a loader writes meanwhile is hashed half old, half new.
+
+    Args:
+        model: a module, or a mapping of names to tensors, which may be nested; other values in it
+            are left out. Parts that wrappers add to names (`module.`, `_orig_mod.` …) are removed.
+        dtype: casts floating-point tensors of 16 bits and more, in pieces of 64 MiB: to compare
+            float32 weights with an engine's bfloat16. None hashes what is there.
+        layout: what the names and shapes of an engine's or trainer's tensors mean, such as
+            `vllm_layout(config, tp_rank, tp_size)`.
+        step: of the training, for `my_utils passport history`.
+
+    Raises:
+        TypeError: an argument of another type, or a tensor without memory (meta, sparse …).
+        ValueError: no dtype; a shape that does not fit the layout.
+
+    Thread-safe, and changes no tensor, gradient or random generator.
+
+    >>> import torch
+    >>> from my_utils.tensors import passport
+    >>> passport(torch.nn.Linear(2, 3), dtype="bfloat16", step=100)
+    <Passport of 2 tensors, rank 0 of 1>
+    """
+    import torch
+
+    from .builder import Builder
+    from .layouts import Layout
+
+    if not isinstance(model, (torch.nn.Module, Mapping)):
+        raise wrong_type("model", "a module or a mapping of tensors", model)
+    if layout is not None and not isinstance(layout, Layout):
+        raise wrong_type("layout", "a Layout or None", layout)
+    if step is not None:
+        check_int("step", step, 0, or_none=True)
+    builder = Builder(torch_dtype(dtype), layout)
+    named = _of_module(model) if isinstance(model, torch.nn.Module) else _of_mapping(model)
+    _add_all(builder, list(named), layout is not None)
+    where = type(model).__name__
+    return Passport(builder.finish(where, step, current_rank(), world_size()))
+
+
+def torch_dtype(dtype: object) -> torch.dtype | None:
+    """TypeError or ValueError unless it is a floating-point type of torch, or its name."""
+    if dtype is None:
+        return None
+    import torch
+
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype):
+        error = ValueError if isinstance(dtype, str) else TypeError
+        raise error(f"dtype must be a dtype of torch such as 'bfloat16', not {dtype!r:.100}")
+    if not found.is_floating_point:
+        raise ValueError(f"dtype must be a floating-point type, not {found}")
+    return found
+
+
+def _add_all(
+    builder: Any, named: list[tuple[str, Tensor, GroupData | None]], has_layout: bool
+) -> None:
+    """Where there is a layout, a name means the same tensor on all ranks."""
+    from .builder import Found
+    from .file import GroupData
+    from .placements import place
+
+    names = _plain_names([name for name, _, _ in named])
+    first: dict[tuple[object, ...], str] = {}
+    rank, size = current_rank(), world_size()
+    for given, tensor, replicas in named:
+        name = names[given]
+        placed = place(tensor, GroupData() if has_layout else replicas, rank, size)
+        tied = first.setdefault(_memory(tensor), name) if tensor.numel() else name
+        for values, at in placed.locals:
+            builder.add(
+                Found(name, placed.shape, at, values, placed.group, "" if tied == name else tied)
+            )
+        if placed.group.why and not placed.locals:
+            builder.notes.append(f"{name} was left out: {placed.group.why}")
+
+
+def _memory(tensor: Any) -> tuple[object, ...]:
+    """Equal for tensors that are the same one."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    try:
+        return local.data_ptr(), tuple(local.shape), local.stride(), local.dtype, str(local.device)
+    except RuntimeError:  # it has no memory, which is said when it is hashed
+        return (id(tensor),)
+
+
+def _of_module(model: nn.Module) -> Iterator[tuple[str, Tensor, GroupData | None]]:
+    """Each parameter and persistent buffer by each of its names, with the ranks that have
+    replicas of it. Statistics of BatchNorm are in a group of their own: each replica has others."""
+    from torch.nn.modules.batchnorm import _NormBase
+
+    from .placements import group_of, replicated_by
+
+    own = group_of([current_rank()], _BY_DESIGN) if world_size() > 1 else None
+    replicas: dict[str, GroupData] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        above = replicas.get(prefix.rpartition(".")[0] if prefix else "")
+        known = replicated_by(module) or above
+        if known is not None:
+            replicas[prefix] = known
+        parameters = list(module._parameters.items())
+        buffers = [
+            item for item in module._buffers.items()
+            if item[0] not in module._non_persistent_buffers_set
+        ]  # fmt: skip
+        for name, tensor in (*parameters, *buffers):
+            if tensor is not None:
+                is_own = isinstance(module, _NormBase) and name in module._buffers
+                yield ".".join(filter(None, (prefix, name))), tensor, own if is_own else known
+
+
+def _of_mapping(
+    values: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Tensor, GroupData | None]]:
+    import torch
+
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, torch.Tensor):
+            yield name, value, None
+        elif isinstance(value, Mapping):
+            yield from _of_mapping(value, f"{name}.")
+
+
+def _plain_names(names: list[str]) -> dict[str, str]:
+    """By name: the same without what wrappers add, unless two would be one."""
+    times = Counter(map(plain_name, names))
+    return {name: plain_name(name) if times[plain_name(name)] == 1 else name for name in names}

@@ -1,0 +1,331 @@
+"""What `my_utils passport diff` and `history` answer: planted differences are named exactly."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from my_utils.cli import passport as passport_command
+from my_utils.cli.command import main
+from my_utils.tensors import passport
+
+from ...conftest import ROOT
+from ...docs.folders import passports
+from ...support.schemas import loads_checked
+
+Values = dict[str, torch.Tensor]
+
+
+def model() -> Values:
+    generator = torch.Generator().manual_seed(1)
+
+    def weight(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    values = {"embed": weight(64, 32)}
+    for layer in range(2):
+        for name in ("q", "k", "v", "o"):
+            values[f"layers.{layer}.{name}_proj.weight"] = weight(32, 32)
+        values[f"layers.{layer}.up.weight"] = weight(96, 32)
+        values[f"layers.{layer}.norm.weight"] = torch.ones(32)
+        for expert in range(3):
+            values[f"layers.{layer}.experts.{expert}.weight"] = weight(16, 32)
+    return values
+
+
+def diff(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, list[str]]:
+    status = main(["passport", "diff", *map(str, words), "--quiet"])
+    out = capsys.readouterr()
+    assert out.err == "" or status == 2
+    return status, (out.out or out.err).splitlines()
+
+
+Q, K, UP = "layers.1.q_proj.weight", "layers.1.k_proj.weight", "layers.1.up.weight"
+EXPERT = "layers.0.experts.1.weight"
+
+
+def one_element(values: Values) -> None:
+    values[UP][40, 7] += 1e-6
+
+
+def one_bit_of_a_scalar_row(values: Values) -> None:
+    values["layers.0.norm.weight"][31] = 1.0000001
+
+
+def swapped(values: Values) -> None:
+    values[Q], values[K] = values[K], values[Q]
+
+
+def missing_expert(values: Values) -> None:
+    del values[EXPERT]
+
+
+def stale(values: Values) -> None:
+    values[UP] = values[UP] * 0.5
+
+
+def transposed(values: Values) -> None:
+    values[Q] = values[Q].T.contiguous()
+
+
+def transposed_shape(values: Values) -> None:
+    values[UP] = values[UP].T.contiguous()
+
+
+def other_dtype(values: Values) -> None:
+    values["embed"] = values["embed"].bfloat16()
+
+
+def other_expert(values: Values) -> None:
+    values[EXPERT] = values["layers.1.experts.1.weight"].clone()
+
+
+def renamed(values: Values) -> None:
+    values["layers.1.query.weight"] = values.pop(Q)
+
+
+def negative_zero(values: Values) -> None:
+    values["layers.0.norm.weight"][:] = 0.0
+
+
+def fewer_rows(values: Values) -> None:
+    values["embed"] = values["embed"][:60].contiguous()
+
+
+PLANTED: list[tuple[Callable[[Values], None], list[str]]] = [
+    (one_element, [f"{UP}: values differ: rows 32-63"]),
+    (one_bit_of_a_scalar_row, ["layers.0.norm.weight: values differ"]),
+    (
+        swapped,
+        [
+            f"{Q}: values differ; A has the values of B under the name {K}",
+            f"{K}: values differ; A has the values of B under the name {Q}",
+        ],
+    ),
+    (missing_expert, [f"{EXPERT}: only in A"]),
+    (stale, [f"{UP}: values differ: in several places"]),
+    (transposed, [f"{Q}: values differ"]),
+    (transposed_shape, [f"{UP}: shape [96, 32] in A, [32, 96] in B"]),
+    (other_dtype, ["embed: float32 in A, bfloat16 in B: compare with --dtype bfloat16"]),
+    (
+        other_expert,
+        [
+            f"{EXPERT}: values differ; A has the values of B under the name "
+            "layers.1.experts.1.weight"
+        ],
+    ),
+    (
+        renamed,
+        [
+            f"{Q}: only in A; B has these values under the name layers.1.query.weight",
+            f"layers.1.query.weight: only in B; A has these values under the name {Q}",
+        ],
+    ),
+    (negative_zero, ["layers.0.norm.weight: values differ"]),
+    (fewer_rows, ["embed: shape [64, 32] in A, [60, 32] in B"]),
+]
+
+
+def write_safetensors(values: Values, folder: Path) -> Path:
+    save_file(values, folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def write_torch(values: Values, folder: Path) -> Path:
+    torch.save(values, folder / "model.pt")
+    return folder / "model.pt"
+
+
+def write_passport(values: Values, folder: Path) -> Path:
+    return Path(passport(values).save(folder / "model.json"))
+
+
+@pytest.mark.parametrize("write", [write_safetensors, write_torch, write_passport])
+@pytest.mark.parametrize(
+    ("plant", "wanted"), PLANTED, ids=lambda each: getattr(each, "__name__", "")
+)
+def test_a_planted_difference_is_named(
+    plant: Callable[[Values], None],
+    wanted: list[str],
+    write: Callable[[Values, Path], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All of it, and nothing else."""
+    a = write_safetensors(model(), tmp_path)
+    folder = tmp_path / "b"
+    folder.mkdir()
+    changed = model()
+    plant(changed)
+    status, lines = diff(capsys, a, write(changed, folder))
+    assert status == (2 if plant is other_dtype else 1)
+    found = lines[3:]
+    assert len(found) == len(wanted), found
+    for line, text in zip(sorted(found), sorted(wanted), strict=True):
+        assert line.startswith(text), found
+
+
+def test_equal_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines = diff(
+        capsys, write_safetensors(model(), tmp_path), write_torch(model(), tmp_path)
+    )
+    assert (status, lines[2]) == (0, "equal: 19 tensors, bit for bit")
+
+
+def test_at_most_twelve_lines_and_the_rest_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = write_torch({f"w{i}": torch.full((4, i + 1), 1.0) for i in range(40)}, tmp_path)
+    folder = tmp_path / "b"
+    folder.mkdir()
+    b = write_torch({f"w{i}": torch.full((4, i + 2), 2.0) for i in range(40)}, folder)
+    status, lines = diff(capsys, a, b)
+    assert (status, len(lines)) == (1, 12)
+    assert lines[-1] == "and 32 more lines: --json has all"
+    assert main(["passport", "diff", str(a), str(b), "--json"]) == 1
+    data = loads_checked("passport-diff", capsys.readouterr().out)
+    assert len(data["findings"]) == 40
+    assert {finding["kind"] for finding in data["findings"]} == {"shape"}
+
+
+def test_map_ignore_and_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = model()
+    a = write_torch({"model": values, "optim": {"step": torch.zeros(1)}}, tmp_path)  # type: ignore[dict-item]
+    b = write_passport({name: value.bfloat16() for name, value in values.items()}, tmp_path)
+    status, lines = diff(capsys, a, b)
+    assert status == 2
+    assert "no name is in both: try --map 'model.*=*'" in lines
+    words = ("--map", "model.*=*", "--ignore", "optim*", "--dtype", "bfloat16")
+    status, lines = diff(capsys, a, b, *words)
+    assert (status, lines[2]) == (0, "equal: 19 tensors, bit for bit")
+
+
+def test_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = str(write_torch(model(), tmp_path))
+    assert main(["passport", "diff", a, a, "--dtype", "int8"]) == 2
+    assert "dtype must be a floating-point type" in capsys.readouterr().err
+    assert main(["passport", "diff", a, str(tmp_path / "none.pt")]) == 2
+    assert "none.pt: No such file or directory" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["passport", "diff", a, a, "--map", "x"])
+    assert "'x' is not OLD=NEW, nor one of packed-experts, peft" in capsys.readouterr().err
+
+
+def test_the_passport_of_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = write_safetensors(model(), tmp_path)
+    output = tmp_path / "a.json"
+    assert main(["passport", str(a), "-o", str(output)]) == 0
+    out = capsys.readouterr().out
+    assert out == f"{a}: 19 tensors, float32, 76.25 KiB\n"
+    loads_checked("passport", output.read_text(encoding="utf-8"))
+    assert diff(capsys, a, output)[0] == 0
+    assert main(["passport", str(output), "--explain", "embed"]) == 0
+    assert capsys.readouterr().out == ("embed: float32 [64, 32]\n  all: rank 0: under this name\n")
+    assert main(["passport", str(tmp_path / "none.pt")]) == passport_command.EXIT_UNREADABLE
+
+
+def test_what_files_say_steers_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = write_torch({"a\x1b[2Jb": torch.zeros(1), "c": torch.zeros(1)}, tmp_path)
+    folder = tmp_path / "b"
+    folder.mkdir()
+    b = write_torch({"c": torch.zeros(1)}, folder)
+    status, lines = diff(capsys, a, b)
+    assert (status, lines[3]) == (1, "a\\x1b[2Jb: only in A; its values are those of c")
+
+
+def test_the_answers_of_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passports(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "correctness" / "weights-passport.md").read_text(encoding="utf-8")
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    answers = [answer for language, answer in fences if not language]
+    assert main(["passport", "diff", "pp/trainer_*.json", "pp/engine_*.json"]) == 1
+    assert capsys.readouterr().out in answers
+    assert main(["passport", "history", "pp/history"]) == 1
+    assert capsys.readouterr().out in answers
+
+
+# --- replicas, and their history ---
+
+
+def of_ranks(values: list[Values], folder: Path, step: int, name: str = "trainer") -> None:
+    """As DDP's ranks would write them: all are in one group."""
+    for rank, mine in enumerate(values):
+        data = passport(mine, step=step).data
+        data.rank, data.world_size = rank, len(values)
+        path = folder / f"{name}_step{step}_rank{rank}.json"
+        from my_utils.tensors.passport.file import write_passport as write
+
+        write(data, path)
+
+
+def test_history_says_since_when_and_who(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in range(10, 110, 10):
+        ranks = [model() for _ in range(4)]
+        if step >= 60:
+            ranks[2][UP][40, 7] += 1
+        of_ranks(ranks, tmp_path, step)
+    assert main(["passport", "history", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "trainer: differ since step 51 to 60",
+        f"  {UP}: replicas differ: rows 32-63: rank 2 against the 3 others",
+    ]
+    assert main(["passport", "history", str(tmp_path), "--json"]) == 1
+    data = loads_checked("passport-history", capsys.readouterr().out)
+    assert data["since"] == {"trainer": [50, 60]}
+    assert [one["step"] for one in data["steps"]] == list(range(10, 110, 10))
+
+
+def test_history_of_two_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (1, 2, 3):
+        of_ranks([model()], tmp_path, step, "trainer")
+        engine = model()
+        if step == 3:
+            engine[Q] += 1
+        of_ranks([engine], tmp_path, step, "engine")
+    assert main(["passport", "history", str(tmp_path)]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "engine against trainer: differ since step 3"
+    assert out[1].startswith(f"  {Q}: values differ")
+
+
+def test_history_without_a_difference_or_a_passport(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["passport", "history", str(tmp_path)]) == 2
+    assert "no passport is in it" in capsys.readouterr().err
+    of_ranks([model(), model()], tmp_path, 5)
+    assert main(["passport", "history", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "equal: no difference in 1 step\n"
+
+
+def test_a_shard_twice_and_a_shard_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 1 wrote the shard of rank 0 again: its rows are in no part."""
+    whole = write_passport({"w": torch.arange(64.0).reshape(16, 4)}, tmp_path)
+    data = json.loads(whole.read_text(encoding="utf-8"))
+    half = passport({"w": torch.arange(32.0).reshape(8, 4)}).data
+    folder = tmp_path / "pp"
+    folder.mkdir()
+    for rank in range(2):
+        mine: dict[str, Any] = json.loads(json.dumps(data))
+        (part,) = mine["tensors"][0]["parts"]
+        part["size"], part["sums"] = [8, 4], half.tensors[0].parts[0].sums
+        mine.update(rank=rank, world_size=2)
+        (folder / f"rank{rank}.json").write_text(json.dumps(mine), encoding="utf-8")
+    status, lines = diff(capsys, whole, folder)
+    assert (status, lines[3:]) == (1, ["B: w: 32 of 64 elements are in no part (rows 8-15)"])
