@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Read = Callable[[Tensor], Tensor]
 
 PIECE_BYTES = 64 << 20  # of a tensor in memory, copied to be cast
-FILE_PIECE_BYTES = 16 << 20
+FILE_PIECE_BYTES = 2 << 20  # what was read is hashed while it is in the cache
 
 # Types that a cast changes. Those of 8 bits and less are scaled, and mean nothing without scales.
 _CAST = frozenset(("float64", "float32", "float16", "bfloat16"))

@@ -102,13 +102,13 @@ def test_a_nested_mapping_has_names_with_dots(tmp_path: Path) -> None:
 
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(TypeError, match="model must be a module or a mapping of tensors, not 3"):
-        passport(3)  # type: ignore[arg-type]
+        passport(3)
     with pytest.raises(ValueError, match="dtype must be a dtype of torch such as 'bfloat16'"):
         passport({}, dtype="bfloat")
     with pytest.raises(ValueError, match=r"floating-point type, not torch\.int8"):
         passport({}, dtype=torch.int8)
     with pytest.raises(TypeError, match="layout must be a Layout or None, not 'vllm'"):
-        passport({}, layout="vllm")  # type: ignore[arg-type]
+        passport({}, layout="vllm")
     with pytest.raises(ValueError, match="step must be at least 0, not -1"):
         passport({}, step=-1)
     with pytest.raises(TypeError, match=r"x: .*a meta tensor has only a shape"):

@@ -95,7 +95,7 @@ def whole(folder: Path) -> Path:
     with torch.random.fork_rng():
         exec(MODEL + "net = made()", scope)
     path = folder / "whole.json"
-    passport(scope["net"], step=1).save(path)  # type: ignore[arg-type]
+    passport(scope["net"], step=1).save(path)
     return path
 
 
