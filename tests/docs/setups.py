@@ -201,6 +201,9 @@ def equal_tensors() -> Names:
 
 @setup_of("docs/correctness/weights-passport.md")
 def engine() -> Names:
+    from .folders import passports
+
+    passports(Path.cwd())
     config = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 10}
     model = torch.nn.ModuleDict({"qkv_proj": torch.nn.Linear(8, 16)})
     return {"config": config, "engine_model": model, "tp_rank": 0, "tp_size": 2}
