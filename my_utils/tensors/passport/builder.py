@@ -65,7 +65,7 @@ class Builder:
         if not cuts:
             self._left_out.append(found.name)
         box = Box(found.at, tuple(found.values.shape))
-        source = f"{found.name}, rule {rule}" if rule else ""
+        source = escaped(f"{found.name}, rule {rule}") if rule else ""
         for cut in cuts:
             both = box.overlap(Box(cut.begin, cut.size))
             tensor = self._tensor(found, cut)
@@ -117,5 +117,5 @@ class Builder:
             escaped(os.environ.get("MY_UTILS_RUN_ID", "")), step,
             dtype_name(self._dtype) if self._dtype is not None else "", self._layout.name,
             [GroupData(ranks, why) for ranks, why in self._groups],
-            list(self._tensors.values()), notes,
+            list(self._tensors.values()), list(map(escaped, notes)),
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -61,6 +62,7 @@ def history_of(folder: str) -> HistoryData:
 
 def _sides_of(folder: str) -> dict[str, dict[int, Weights]]:
     """By the names of files without step and rank: the weights of each step."""
+    os.stat(folder)  # a missing one is named by the system
     files: dict[tuple[str, int], list[PassportData]] = defaultdict(list)
     for path in sorted(Path(folder).rglob("*.json")):
         data = read_passport(path)
