@@ -219,7 +219,8 @@ def _watch(arguments: argparse.Namespace) -> tuple[Receiver | None, Watch | None
     goodput = arguments.alert_goodput
     limits = Limits(goodput=GOODPUT_LEAST if goodput is None else goodput)
     name = os.path.basename(os.path.realpath(arguments.logs[0]))
-    run_id = str(run_file_of(arguments.logs).get("run_id") or "")
+    run_file, _ = run_file_of(arguments.logs)
+    run_id = str(run_file.get("run_id") or "")
     receiver = Receiver(arguments.alert, functools.partial(say, "live"))
     return receiver, Watch(name, run_id, receiver.send, limits)
 

@@ -25,7 +25,7 @@ from ..tensors.recordings.sample import Sampler
 from ..tensors.tensor_kinds import resolve
 
 FORMAT_VERSION = 1
-HASH_VERSION = 1  # of tensor_hash: docs/correctness/tensor-hash.md
+HASH_VERSION = 2  # of tensor_hash: docs/correctness/tensor-hash.md
 UPDATE = "--my-utils-update"
 
 SAMPLE_MAX = 64  # elements

@@ -180,7 +180,7 @@ def _why_not(path: Path) -> str:
         with open(path, "rb", buffering=0, opener=open_filled):
             return ""
     except OSError as error:
-        return error.strerror
+        return error.strerror or str(error)
 
 
 def _filled(file: io.FileIO, path: Path) -> io.FileIO:

@@ -206,8 +206,8 @@ TABLE: Bombs = {
 
 def equal_rows(path: Path) -> None:
     """A million rows take as many bytes as one."""
-    import pyarrow as arrow
-    import pyarrow.parquet as parquet
+    import pyarrow as arrow  # type: ignore[import-untyped]
+    import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
     count = 20 * MIB
     same = arrow.array([0], "int64").take(arrow.array([0] * MIB, "int64"))
@@ -422,9 +422,9 @@ def read_tensor(path: Path) -> object:
 
 
 def read_states(path: Path) -> object:
-    from my_utils.CtrlRandom import ControlRandom
+    from my_utils.CtrlRandom.control_random import ControlRandom
 
-    return ControlRandom.load(path)
+    return ControlRandom.read_database(path)
 
 
 def read_original(path: Path) -> object:

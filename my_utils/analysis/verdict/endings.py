@@ -25,7 +25,7 @@ EXITED, KILLED = "exit", "killed or crashed"
 def run_file_of(paths: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """What `my_utils run` wrote down next to the files; {} where it did not. And why files of that
     name were not read."""
-    problems = []
+    problems: list[str] = []
     for path in paths:
         try:
             return read_run_file(path), problems
