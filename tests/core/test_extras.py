@@ -19,6 +19,7 @@ NAMES_NEED_TORCH = [
     "my_utils.compare_tool",
     "my_utils.moduleProfiler",
     "my_utils.module_hook",
+    "my_utils.testing",
     "my_utils.utils",
 ]
 

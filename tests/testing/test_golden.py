@@ -184,7 +184,7 @@ def test_another_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path.write_text(text.replace(f"hash = {HASH_VERSION}", "hash = 77"))
     with pytest.raises(GoldenError, match=r"with hash 77, .* write it again by --my-utils-update"):
         read_golden(path)
-    for broken in ("", "golden = 1\nhash = 1\n[tensor.x]\n", text[:-30], "\udcff"):
+    for broken in ("", f"golden = 1\nhash = {HASH_VERSION}\n[tensor.x]\n", text[:-30], "\udcff"):
         path.write_bytes(broken.encode("utf-8", "surrogateescape"))
         with pytest.raises(GoldenError, match=r"is not a golden file .* --my-utils-update"):
             read_golden(path)

@@ -206,7 +206,8 @@ class CompareWithCPU(OpMode):
                 self._log.line(note)
         coarse = coarsest([*call.copy.tensors, *tensors_in(result)]) if expected.dtypes else None
         rules = self._rules_on(call.copy.device)
-        slacks = self._slacks_of(call, result, expected.result)
+        # What drew random numbers would draw others where it is asked for its roundings.
+        slacks = [] if drew is not None else self._slacks_of(call, result, expected.result)
         check = OpCheck(rules, expected.dtypes, coarse, slacks)
         if not written or not _is_written(result, written):
             check.values(*_without_scratch(call.plan, result, expected.result))

@@ -232,8 +232,11 @@ OPENED = """
 import collections, json, sys
 opened = collections.Counter()
 def see(event, arguments):
-    # io.open says its mode; an opener's os.open, which it calls, says none.
-    if event == "open" and str(arguments[0]).endswith(".csv") and arguments[1] is not None:
+    # io.open says its mode; an opener's os.open, which it calls, says none. Whether a file can be
+    # opened is asked before, and reads nothing.
+    if event == "open" and str(arguments[0]).endswith(".csv") and arguments[1] is not None and (
+        sys._getframe(1).f_code.co_name != "_why_not"
+    ):
         opened[str(arguments[0]).rpartition("/")[2]] += 1
 sys.addaudithook(see)
 from my_utils.analysis.report.judged import Source
