@@ -65,7 +65,7 @@ def _of_detail(name: str, one: dict[str, Any], step: float, steps: int) -> Itera
         whole = detail["hiccups"] * detail["hiccup_ns"] / steps
         if abs(whole - cost) > ROUNDED * cost:
             yield f"{name}: {detail['hiccups']} hiccups are {whole:.0f} ns a step, not {cost}"
-    if "times" in detail and "hiccups" not in detail:
+    if "each_ns" in detail and "hiccups" not in detail:
         whole = detail["times"] * detail["each_ns"] / steps
         if not 0.9 * cost <= whole <= (1 + ROUNDED) * cost:
             yield f"{name}: {detail['times']} times are {whole:.0f} ns a step, not {cost}"

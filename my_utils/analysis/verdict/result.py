@@ -44,7 +44,7 @@ class DetailData(TypedDict, total=False):
     lost_ns: what is lost.
     inside_ns: of it, inside a stage in which ranks meet.
     times: how many steps have the stage, if few do.
-    each_ns: what it takes in one of these.
+    each_ns: what it takes in one of these; missing where it takes longer in the others, too.
     every: so many steps are between two of these, or between two hiccups.
     slow_step: the first of these, or the first hiccup.
     slow_steps: all hiccups.

@@ -339,6 +339,7 @@ def _join(findings: dict[tuple[object, ...], Finding], one: Finding, *, adds: bo
         first.detail = {**second.detail, **first.detail}
     first.ranks = tuple(sorted({*first.ranks, *second.ranks}))
     if adds:
+        first.detail.pop("each_ns", None)  # so many times each is no longer all of the cost
         first.cost_ns_a_step += second.cost_ns_a_step
         first.saves_ns_a_step += second.saves_ns_a_step
         first.share += second.share

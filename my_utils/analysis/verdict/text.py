@@ -283,7 +283,7 @@ def _of_a_stage(one: Finding, verdict: Verdict) -> Iterator[str]:
         rest = "" if others is None else f"; the others {ms_text(others)}"
         share = f"{ms_text(took)} of {ms_text(step_ns)} ({_percent(took / step_ns)})"
         yield f"{who_text(one, verdict)} {_does(one)} {share}{_where(one)}{rest}"
-    if "times" in detail:
+    if "each_ns" in detail:
         every = f", every {detail['every']} steps" if "every" in detail else ""
         yield f"{count_text(detail['times'], 'time')}{every}: {ms_text(detail['each_ns'])} each"
     if "hiccups" in detail:

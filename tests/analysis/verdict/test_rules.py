@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from my_utils.analysis.verdict.rules import _join
 from my_utils.analysis.why import Finding, RunData, SyncPoint, Verdict, judge
 
 from ...support.array_runs import DDP, ArrayRun
@@ -658,3 +659,15 @@ def test_a_thousand_ranks() -> None:
     one = worst(verdict)
     assert (one.hosts, one.ranks) == (("node51",), tuple(range(408, 416)))
     assert "WAITING FOR host node51, 8 ranks" in verdict.lines()[0]
+
+
+def test_costs_that_add_up_are_no_longer_so_many_times_each() -> None:
+    found: dict[tuple[object, ...], Finding] = {}
+    detail = {"times": 15, "each_ns": 16e6, "every": 4, "slow_step": 3}
+    _join(
+        found, Finding("input", (0,), stage="input", cost_ns_a_step=3e6, detail=detail), adds=True
+    )
+    _join(found, Finding("input", (0,), stage="input", cost_ns_a_step=1e6), adds=True)
+    (one,) = found.values()
+    assert one.cost_ns_a_step == 4e6
+    assert one.detail == {"times": 15, "every": 4, "slow_step": 3}
