@@ -15,8 +15,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 MEMORY_MAX = 2 << 30  # bytes, with torch
 QUICK = {
-    *["why trace", "why packed trace", "why table", "why database", "why Parquet", "ncu"],
-    *["diverge", "tensor", "random states", "inputs of an operator"],
+    *["why trace", "why packed trace", "why database", "why Parquet"],
     *["live --flight-recorder pickle", "live --flight-recorder JSON"],
     *["why profile_rank_0.csv", "trace rank_0.7.7.journal", "live rank_0.heartbeat.json"],
 }

@@ -212,7 +212,7 @@ def test_a_csv_that_begins_with_zeros_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("images", [300, pytest.param(10_000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("images", [60, pytest.param(10_000, marks=pytest.mark.thorough)])
 def test_no_image_loses_doubles_or_renames_a_row(
     run_python: RunPython, tmp_path: Path, images: int
 ) -> None:

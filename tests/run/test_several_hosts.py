@@ -224,8 +224,15 @@ def test_hosts_with_a_shared_folder_of_which_one_fails(tmp_path: Path) -> None:
     assert run_of(place)[0]["exit_status"] == 5
 
 
-@pytest.mark.parametrize("kind", ["static", "c10d"])
-@pytest.mark.parametrize(("case", "restarts"), [("ddp", 0), ("restarts", 1)])
+@pytest.mark.parametrize(
+    ("kind", "case", "restarts"),
+    [
+        ("static", "ddp", 0),
+        ("c10d", "ddp", 0),
+        ("static", "restarts", 1),
+        pytest.param("c10d", "restarts", 1, marks=pytest.mark.thorough),
+    ],
+)
 def test_hosts_with_addresses_of_their_own(
     kind: str, case: str, restarts: int, own_addresses: Network, tmp_path: Path
 ) -> None:

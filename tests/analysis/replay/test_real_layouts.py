@@ -26,7 +26,7 @@ LAYOUTS = (
     ("all_reduce in forward", 2, 1, "input", 28.0),
     thorough("fully sharded, tensor parallel", 4, 3, "forward", 80.0),
     thorough("pipeline", 4, 1, "forward", 160.0),
-    ("experts", 4, 1, "forward", 40.0),
+    thorough("experts", 4, 1, "forward", 40.0),
 )
 # Ranks that meet under DDP alone: by the rules.
 UNDER_DDP = (thorough("no_sync"), "gradient accumulation", thorough("uneven"), "Join")
