@@ -35,8 +35,7 @@ class Part:
     or shorter below 0; None where they do not. longer: by how much a step takes longer than in the
     part before, as a part of that one; 0.0 in the first. stage: the one with most of that, None for
     several. slow: ranks whose own work takes longer than that of the others, by a twentieth of a
-    step or more; slow_in: the stage. restarted: whether it begins with a new attempt. begin_ns:
-    when it begins, ns since the begin of the run.
+    step or more; slow_in: the stage. restarted: whether it begins with a new attempt.
     """
 
     first_step: int
@@ -49,7 +48,6 @@ class Part:
     slow: tuple[int, ...] = ()
     slow_in: str | None = None
     restarted: bool = False
-    begin_ns: float = 0.0
 
     @property
     def finding(self) -> Finding | None:
@@ -110,7 +108,6 @@ def _part(
     those = columns[places[0] : places[1]]
     first, last = int(run.steps[those[0]]), int(run.steps[those[-1]])
     part = Part(first, last, float(run.step_ns[:, those].mean()), judge(run, (first, last + 1)))
-    part.begin_ns = float(np.nanmin(run.step_begins[:, those[0]]))
     part.slow, part.slow_in = _slow_ranks(run, works, slice(*places))
     return part
 
