@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pty
 import re
@@ -11,7 +10,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import termios
 from pathlib import Path
 
 import pytest
@@ -38,10 +36,28 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "my_utils.run", *arguments]
 
 
-def as_from_a_shell() -> None:
-    """Signals that whoever started the tests may ignore, as nohup does, do what they always do."""
-    for name in PASSED_ON:
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
+# Not by a preexec_fn: for that the process is forked, with the threads that torch has by then.
+STARTER = """
+import fcntl, os, signal, sys, termios
+terminal, defaults, ignored, *command = sys.argv[1:]
+for names, handler in (defaults, signal.SIG_DFL), (ignored, signal.SIG_IGN):
+    for name in names.split():
+        signal.signal(getattr(signal, name), handler)
+if terminal:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(command[0], command)
+"""
+
+
+def started(*words: str, terminal: bool = False, ignored: str = "") -> list[str]:
+    """The command `words`, started as a shell does: signals do what they always do.
+
+    Whoever started the tests may ignore some, as nohup does, and Python ignores two. terminal: its
+    standard input becomes its terminal. ignored: names of signals that it is to ignore.
+    """
+    defaults = " ".join([*PASSED_ON, "SIGPIPE", "SIGXFSZ"])
+    return [sys.executable, "-c", STARTER, "yes" if terminal else "", defaults, ignored, *words]
 
 
 def environment() -> dict[str, str]:
@@ -139,10 +155,9 @@ def test_an_exception_is_shown_as_python_shows_it(run_python: RunPython, tmp_pat
 def test_it_passes_signals_on_once_each(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LISTENER)
     process = subprocess.Popen(
-        command("--quiet", "train.py", *PASSED_ON),
+        started(*command("--quiet", "train.py", *PASSED_ON)),
         cwd=tmp_path, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         start_new_session=True,  # no terminal: nothing but this test sends signals
-        preexec_fn=as_from_a_shell,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -157,16 +172,9 @@ def test_ctrl_c_comes_once(tmp_path: Path) -> None:
     """A terminal sends SIGINT to the whole foreground group, so the parent must not repeat it."""
     (tmp_path / "train.py").write_text(LISTENER)
     leader, follower = pty.openpty()
-
-    def take_terminal() -> None:
-        as_from_a_shell()
-        os.setsid()
-        fcntl.ioctl(follower, termios.TIOCSCTTY, 0)
-
     process = subprocess.Popen(
-        command("--quiet", "train.py", "SIGINT"),
+        started(*command("--quiet", "train.py", "SIGINT"), terminal=True),
         cwd=tmp_path, env=environment(), stdin=follower, stdout=subprocess.PIPE, text=True,
-        preexec_fn=take_terminal,
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -197,8 +205,8 @@ def test_the_status_is_known_where_children_are_ignored(tmp_path: Path) -> None:
     program = "import signal; print(signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN); exit(7)"
     (tmp_path / "train.py").write_text(program)
     done = subprocess.run(
-        command("--quiet", "train.py"), cwd=tmp_path, env=environment(), capture_output=True,
-        text=True, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN), check=False,
+        started(*command("--quiet", "train.py"), ignored="SIGCHLD"),
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (7, "True\n", "")
 
@@ -223,14 +231,9 @@ def test_it_inherits_the_terminal(tmp_path: Path) -> None:
         "import os; print([os.isatty(fd) for fd in range(3)], os.tcgetpgrp(0) == os.getpgrp())"
     )
     leader, follower = pty.openpty()
-
-    def take_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(follower, termios.TIOCSCTTY, 0)
-
     process = subprocess.Popen(
-        command("--quiet", "train.py"), cwd=tmp_path, env=environment(),
-        stdin=follower, stdout=follower, stderr=follower, preexec_fn=take_terminal,
+        started(*command("--quiet", "train.py"), terminal=True), cwd=tmp_path, env=environment(),
+        stdin=follower, stdout=follower, stderr=follower,
     )  # fmt: skip
     assert process.wait(100) == 0
     assert select.select([leader], [], [], 0)[0]
@@ -260,8 +263,7 @@ def test_a_command_ignores_no_signal_that_only_python_ignores(tmp_path: Path, sw
     settings = {**environment(), "MY_UTILS_RUN": switch}
     bare, done = (
         subprocess.run(
-            command_line, cwd=tmp_path, env=settings, stdout=subprocess.PIPE, check=True,
-            preexec_fn=as_from_a_shell,
+            started(*command_line), cwd=tmp_path, env=settings, stdout=subprocess.PIPE, check=True,
         ).stdout
         for command_line in (words, command("--quiet", "--", *words))
     )  # fmt: skip
