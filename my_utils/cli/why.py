@@ -88,7 +88,7 @@ def command_parser() -> CommandParser:
     )
     add_logs(chosen)
     add_output(chosen, "write the verdict to FILE too", suffixes=tuple(_WRITERS))
-    add_ranks(chosen)
+    add_ranks(chosen, "show what concerns these ranks; the whole run is judged")
     add_steps(chosen)
     add_warmup(chosen, "leave out the first N steps (default: those that take longer)")
     chosen.add_argument("--hung", type=checked(parse_seconds), metavar="SECONDS",
@@ -120,14 +120,14 @@ def _main(argv: Sequence[str] | None) -> int:
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
     logs = found_logs("why", args.logs, args.quiet)
-    reader = LedgerReader(is_part=args.ranks is not None)
+    reader = LedgerReader()
     verdict = verdict_of(logs, args.ranks, args.steps, args.warmup, reader)
     timeline = _timeline_of(reader, verdict, args.warmup)
     if timeline is not None and verdict.status == "ok" and timeline.worst is not None:
         verdict = timeline.worst.verdict  # what a part of the steps loses is little in all of them
     hung = _find_hang(logs, args.ranks, args.hung, verdict)
     whole = frozenset(name for name in ("ledger", "timeline") if getattr(args, name))
-    answer = Answer(verdict, hung, reader.ledger(args.hung), timeline, whole)
+    answer = Answer(verdict, hung, reader.ledger(args.hung, args.ranks), timeline, whole)
     try:
         _write(answer, args)
     except BrokenPipeError:
@@ -157,7 +157,7 @@ def _find_hang(
     folders = [path for path in named if os.path.isdir(path) and os.access(path, os.R_OK)]
     hung = None
     try:
-        found = find_ranks(folders, only=ranks).ranks
+        found = find_ranks(folders).ranks
         is_open = any(
             rank.state != "closed" and (rank.stack or len(found) > 1) for rank in found
         ) or any(os.path.isdir(os.path.join(folder, FLIGHTS_FOLDER)) for folder in folders)

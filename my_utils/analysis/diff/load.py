@@ -75,7 +75,7 @@ def load_steps(
     Raises NothingToCompare, a ValueError, where no rank can be read. Thread-safe.
     """
     name = os.fspath(path)
-    reader = LedgerReader(is_part=ranks is not None)
+    reader = LedgerReader()
     try:
         run = load_run(
             name, ranks, steps, least_share=0.0, stages_max=STAGES_MAX, on_rank=reader.add

@@ -105,9 +105,15 @@ class Job(NamedTuple):
     inferred: Sequence[tuple[str, Collection[int]]] = ()
 
 
-def ledger_of(ranks: Sequence[RankTimes], job: Job, hung_s: float = HUNG_S) -> Ledger | None:
+def ledger_of(
+    ranks: Sequence[RankTimes],
+    job: Job,
+    hung_s: float = HUNG_S,
+    shown: Collection[int] | None = None,
+) -> Ledger | None:
     """None where no rank has a stage, or their times are damaged. hung_s: without progress before
-    its end, from which on a process hung."""
+    its end, from which on a process hung. shown: the ranks whose rows the ledger has, all by
+    default, and None if the job has none of them; who waits for whom is found among all."""
     if not ranks:
         return None
     shifts = _shifts(ranks)
@@ -138,10 +144,16 @@ def ledger_of(ranks: Sequence[RankTimes], job: Job, hung_s: float = HUNG_S) -> L
         ns[row] = sheet.totals()
         wall_ns[row] = own_end_ns - own_begin_ns
     ns[len(ranks) :, PLACES[NOT_RECORDED]] = end_ns - begin_ns
+    numbers = [*(one.rank for one in ranks), *job.missing]
+    rows = [row for row, rank in enumerate(numbers) if shown is None or rank in shown]
+    if not rows:
+        return None
+    ns, wall_ns = ns[rows], wall_ns[rows]
+    launched = [ranks[row] for row in rows if row < len(ranks)]
     return Ledger(
-        [*(one.rank for one in ranks), *job.missing], begin_ns, ns, wall_ns,
+        [numbers[row] for row in rows], begin_ns, ns, wall_ns,
         _attempts(ranks, vain), _culprits(ranks, sheets, waits),
-        _launch(ranks, int(ns[:, PLACES[LAUNCH]].sum())), notes,
+        _launch(launched, int(ns[:, PLACES[LAUNCH]].sum())), notes,
     )  # fmt: skip
 
 

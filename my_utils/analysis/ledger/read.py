@@ -14,15 +14,11 @@ from ..verdict.sync import meetings_of
 from .ledger import HUNG_S, Job, Ledger, ledger_of
 from .rank_times import RankTimes, times_of_rank
 
-OF_SOME = "only some ranks were asked for: what they wait for others is in the rows of their stages"
-
 
 class LedgerReader:
-    """Takes the ranks of one run. `add` may be called by several threads at once. is_part: only
-    some of them were asked for."""
+    """Takes the ranks of one run. `add` may be called by several threads at once."""
 
-    def __init__(self, *, is_part: bool = False) -> None:
-        self._is_part = is_part
+    def __init__(self) -> None:
         self._ranks: list[RankTimes] = []
         self._run: RunData | None = None
 
@@ -41,9 +37,11 @@ class LedgerReader:
         """The run that was judged; None where it could not be read."""
         return self._run
 
-    def ledger(self, hung_s: float | None = None) -> Ledger | None:
+    def ledger(
+        self, hung_s: float | None = None, ranks: Collection[int] | None = None
+    ) -> Ledger | None:
         """None where the run could not be read. hung_s: without progress before its end, from which
-        on a process hung; 30 by default."""
+        on a process hung; 30 by default. ranks: whose rows it has; all by default."""
         if self._run is None:
             return None
         there = {*self._run.ranks.tolist(), *self._run.gone}
@@ -54,10 +52,7 @@ class LedgerReader:
             _ns(run_file.get("started")), _ns(run_file.get("ended")), _missing(size, there),
             self._run.gone, self._run.processes, list(_inferred(self._run)),
         )  # fmt: skip
-        found = ledger_of(kept, job, HUNG_S if hung_s is None else hung_s)
-        if found is not None and self._is_part and any(one.meetings for one in kept):
-            found.notes.append(OF_SOME)
-        return found
+        return ledger_of(kept, job, HUNG_S if hung_s is None else hung_s, ranks)
 
 
 def _inferred(run: RunData) -> Iterator[tuple[str, frozenset[int]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NotRequired, TypedDict
 
 from ...core.ranges import as_ranges, ranges_text
@@ -56,11 +56,14 @@ class LiveData(SnapshotData):
     stacks: NotRequired[StacksData]
 
 
-def stacks_of(seen: Snapshot) -> Stacks:
+def stacks_of(seen: Snapshot, ranks: Collection[int] | None = None) -> Stacks:
     """One dump of the ranks, each found in the directory it logs to; suspects and those that wait
-    for them come first where there are many."""
+    for them come first where there are many. ranks: only of these and of the suspects."""
     alive = dict.fromkeys(rank.rank for rank in seen.found.ranks if rank.alive)
     first = [*_named(seen), *(one.rank.rank for one in seen.waiting)]
+    if ranks is not None:
+        wanted = {*ranks, *_named(seen)}
+        alive = {rank: None for rank in alive if rank in wanted}
     order = [rank for rank in dict.fromkeys([*first, *alive]) if rank in alive]
     return _ask(seen.log_dirs, sorted(order[:RANKS_MAX]), WAIT_S)
 

@@ -18,6 +18,7 @@ from ..verdict.loss import LEAST_SHARE
 from ..verdict.result import Verdict
 from ..verdict.rules import judge as judge_by_rules, slower_ranks_of
 from ..verdict.run_data import RunData
+from ..verdict.shown import about
 from .operations import Operations
 from .result import ReplayFinding, ReplayVerdict
 from .table_files import SUFFIXES
@@ -159,23 +160,25 @@ def verdict_of(
 ) -> Verdict:
     """The verdict on a run, or on files of other tools.
 
-    paths, ranks, steps, newest_bytes: as for `load_run`; warmup: as for `judge`. ledger: takes the
-    rows of all ranks of a run, too. Operations are replayed: those in files of other tools, and
-    those of a run whose ranks meet inside a stage. All else is judged by the rules. "not judged"
-    with the reason where nothing can be read. Thread-safe.
+    paths, steps, newest_bytes: as for `load_run`; warmup: as for `judge`. ranks: the run is judged
+    whole, and of the findings those are kept that concern these ranks. ledger: takes the rows of
+    all ranks of a run, too. Operations are replayed: those in files of other tools, and those of a
+    run whose ranks meet inside a stage. All else is judged by the rules. "not judged" with the
+    reason where nothing can be read. Thread-safe.
     """
     names = [paths] if isinstance(paths, str) else list(paths)
     if holds_operations(names):
         return _of_other_files(names, ranks, steps, warmup)
     try:
         on_rank = None if ledger is None else ledger.add
-        run = load_run(names, ranks, steps, on_rank=on_rank, newest_bytes=newest_bytes)
+        run = load_run(names, None, steps, on_rank=on_rank, newest_bytes=newest_bytes)
     except NothingToJudge as error:
         reason, *more = str(error).splitlines()
         return Verdict("not judged", reason=reason, notes=more, paths=tuple(names))
     if ledger is not None:
         ledger.choose(run)
-    return judge(run, warmup)
+    verdict = judge(run, warmup)
+    return verdict if ranks is None else about(verdict, ranks, run.ranks.tolist())
 
 
 def _of_other_files(
@@ -184,10 +187,12 @@ def _of_other_files(
     from .judge import judge_operations
 
     try:
-        operations = chosen_operations(paths, ranks, steps)
+        operations = chosen_operations(paths, None, steps)
     except (OSError, ValueError, ImportError) as error:
         return ReplayVerdict("not judged", reason=str(error), paths=tuple(paths))
-    return judge_operations(operations, paths, warmup)
+    verdict = judge_operations(operations, paths, warmup)
+    there = np.unique(operations.rank).tolist()
+    return verdict if ranks is None else about(verdict, ranks, there)
 
 
 def chosen_operations(

@@ -120,6 +120,7 @@ def find_hang(
 ) -> HungRun | None:
     """The hang of the run in the directories among `logs`; None if it makes progress.
 
+    ranks: whose stacks are asked for, beside those of who holds the others up; None for all.
     after_s: how long a rank may make no progress; None for 30 s, and five mean steps of the
     verdict, which gets a note where dumps of torch's flight recorder cannot be listed. A run that
     ended normally does not hang. Asks the ranks for their stacks, which takes up to five seconds
@@ -130,7 +131,7 @@ def find_hang(
         return None
     if after_s is None:
         after_s = max(HUNG_AFTER_S, MEAN_STEPS * verdict.step_ns * 1e-9)
-    request = SnapshotRequest(log_dirs, ranks, after_s, after_s, dumps_in(log_dirs))
+    request = SnapshotRequest(log_dirs, None, after_s, after_s, dumps_in(log_dirs))
     note = ""
     usual = usual_of(Recorded(log_dirs))
     try:
@@ -145,4 +146,4 @@ def find_hang(
         rank.alive and (rank.beat_age_s is None or rank.beat_age_s < GONE_AFTER_S)
         for rank in seen.found.ranks
     )
-    return HungRun(seen, stacks_of(seen) if lives else None, note)
+    return HungRun(seen, stacks_of(seen, ranks) if lives else None, note)

@@ -29,7 +29,7 @@ def ledger_of(*folders: Path, ranks: set[int] | None = None) -> Ledger:
     reader = LedgerReader()
     names = [str(folder) for folder in folders]
     verdict_of(names, ranks, ledger=reader)
-    found = reader.ledger()
+    found = reader.ledger(ranks=ranks)
     assert found is not None
     adds_up(found)
     return found

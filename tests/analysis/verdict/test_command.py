@@ -138,9 +138,26 @@ def test_ranks_that_were_asked_for_and_are_not_there(
     assert loads_checked("why", capsys.readouterr().out)["notes"] == ["ranks 8-9 have no files"]
     assert main([str(healthy), "--ranks", "0-1", "--json"]) == 0
     assert loads_checked("why", capsys.readouterr().out)["notes"] == []
+    assert main([str(healthy), "--ranks", "9", "--json"]) == 4
+    printed = loads_checked("why", capsys.readouterr().out)
+    assert printed["reason"] == "rank 9 has no files" and "ledger" not in printed
     page = tmp_path / "report.html"
     assert report([str(healthy), "--ranks", "0,9", "-o", str(page)]) == 0
     assert "<li>rank 9 has no files</li>" in page.read_text()
+
+
+def test_who_is_waited_for_is_named_to_the_ranks_that_wait(
+    found: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing recorded where these ranks meet: it shows in the times of all of them."""
+    assert main([str(found), "--json"]) == 3
+    whole = loads_checked("why", capsys.readouterr().out)
+    assert main([str(found), "--ranks", "0", "--json"]) == 3
+    shown = loads_checked("why", capsys.readouterr().out)
+    assert shown["findings"] == whole["findings"] and shown["findings"][0]["ranks"] == [1]
+    assert (shown["ledger"]["ranks"], shown["ledger"]["culprits"][0]["rank"]) == ([0], 1)
+    of_rank_0 = {row["row"]: row["ns"][0] for row in whole["ledger"]["rows"] if row["ns"][0]}
+    assert {row["row"]: row["ns"][0] for row in shown["ledger"]["rows"]} == of_rank_0
 
 
 def test_json_and_files(
