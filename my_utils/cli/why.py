@@ -18,10 +18,10 @@ from typing import NamedTuple
 from ..analysis.ledger.data import as_data, figures_of
 from ..analysis.ledger.read import LedgerReader
 from ..analysis.ledger.text import ledger_lines, table_lines
-from ..analysis.replay.inputs import judge, verdict_of
+from ..analysis.replay.inputs import answer_of
 from ..analysis.timeline import data as timeline_data
 from ..analysis.timeline.text import LINES_SHOWN, timeline_lines
-from ..analysis.timeline.timeline import Timeline, timeline_of
+from ..analysis.timeline.timeline import Timeline
 from ..analysis.verdict.export import add_export, export_verdict
 from ..analysis.verdict.result import Verdict
 from ..analysis.verdict.text import LINES_MAX, shortened, terminal_width
@@ -121,10 +121,7 @@ def _main(argv: Sequence[str] | None) -> int:
     check_outputs(chosen, args)
     logs = found_logs("why", args.logs, args.quiet)
     reader = LedgerReader()
-    verdict = verdict_of(logs, args.ranks, args.steps, args.warmup, reader)
-    timeline = _timeline_of(reader, verdict, args.warmup)
-    if timeline is not None and verdict.status == "ok" and timeline.worst is not None:
-        verdict = timeline.worst.verdict  # what a part of the steps loses is little in all of them
+    verdict, timeline = answer_of(logs, args.ranks, args.steps, args.warmup, reader)
     hung = _find_hang(logs, args.ranks, args.hung, verdict)
     whole = frozenset(name for name in ("ledger", "timeline") if getattr(args, name))
     answer = Answer(verdict, hung, reader.ledger(args.hung, args.ranks), timeline, whole)
@@ -138,12 +135,6 @@ def _main(argv: Sequence[str] | None) -> int:
     if not export_verdict("why", verdict, args.export, figures):
         return EXIT_FAILED
     return EXIT_FOUND if verdict.hangs else _STATUSES[verdict.status]
-
-
-def _timeline_of(reader: LedgerReader, verdict: Verdict, warmup: int | None) -> Timeline | None:
-    if reader.run is None or verdict.status == "not judged":
-        return None
-    return timeline_of(reader.run, lambda run, steps: judge(run, warmup, steps), warmup)
 
 
 def _find_hang(

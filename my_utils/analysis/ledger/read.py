@@ -32,11 +32,6 @@ class LedgerReader:
         """Which of the ranks are of the run, and how their processes are."""
         self._run = run
 
-    @property
-    def run(self) -> RunData | None:
-        """The run that was judged; None where it could not be read."""
-        return self._run
-
     def ledger(
         self, hung_s: float | None = None, ranks: Collection[int] | None = None
     ) -> Ledger | None:

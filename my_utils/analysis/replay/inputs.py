@@ -5,12 +5,15 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from ...core.arguments import check_int
 from ...core.run_files.newest import is_run
 from ...core.run_files.run_file import RUN_FILE
+from ..timeline.timeline import Timeline, timeline_of
 from ..verdict.causes import causes_of, causes_of_all
 from ..verdict.finding_causes import KINDS, host_of, known_part
 from ..verdict.load import NothingToJudge, load_run
@@ -158,7 +161,27 @@ def verdict_of(
     ledger: LedgerReader | None = None,
     newest_bytes: int | None = None,
 ) -> Verdict:
-    """The verdict on a run, or on files of other tools.
+    """The verdict of `answer_of`."""
+    return answer_of(paths, ranks, steps, warmup, ledger, newest_bytes).verdict
+
+
+class Answer(NamedTuple):
+    """What bounds a run. timeline: when what held; None where nothing is judged, and for files of
+    other tools."""
+
+    verdict: Verdict
+    timeline: Timeline | None = None
+
+
+def answer_of(
+    paths: str | Sequence[str],
+    ranks: set[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    warmup: int | None = None,
+    ledger: LedgerReader | None = None,
+    newest_bytes: int | None = None,
+) -> Answer:
+    """The answer on a run, or on files of other tools.
 
     paths, steps, newest_bytes: as for `load_run`; warmup: as for `judge`. ranks: the run is judged
     whole, and of the findings those are kept that concern these ranks. ledger: takes the rows of
@@ -168,17 +191,31 @@ def verdict_of(
     """
     names = [paths] if isinstance(paths, str) else list(paths)
     if holds_operations(names):
-        return _of_other_files(names, ranks, steps, warmup)
+        return Answer(_of_other_files(names, ranks, steps, warmup))
     try:
         on_rank = None if ledger is None else ledger.add
         run = load_run(names, None, steps, on_rank=on_rank, newest_bytes=newest_bytes)
     except NothingToJudge as error:
         reason, *more = str(error).splitlines()
-        return Verdict("not judged", reason=reason, notes=more, paths=tuple(names))
+        return Answer(Verdict("not judged", reason=reason, notes=more, paths=tuple(names)))
     if ledger is not None:
         ledger.choose(run)
+    answer = answer_on(run, warmup)
+    if ranks is None:
+        return answer
+    return answer._replace(verdict=about(answer.verdict, ranks, run.ranks.tolist()))
+
+
+def answer_on(run: RunData, warmup: int | None = None) -> Answer:
+    """The verdict on a run, and its parts. Where nothing stands out in all steps together, it is
+    the verdict on the part that loses most: what some steps lose is little in all of them."""
     verdict = judge(run, warmup)
-    return verdict if ranks is None else about(verdict, ranks, run.ranks.tolist())
+    if verdict.status == "not judged":
+        return Answer(verdict)
+    timeline = timeline_of(run, lambda run, steps: judge(run, warmup, steps), warmup)
+    if verdict.status == "ok" and timeline.worst is not None:
+        verdict = replace(timeline.worst.verdict, warmup=verdict.warmup)
+    return Answer(verdict, timeline)
 
 
 def _of_other_files(

@@ -43,6 +43,8 @@ from ...core.outputs import open_output
 from ...core.printable import encoded
 from ...core.public import public
 from ...core.tables import csv_table, table_lines
+from ..replay.inputs import Answer
+from ..timeline.timeline import Timeline
 from ..verdict.device import by_the_device
 from ..verdict.load import NothingToJudge
 from ..verdict.quantiles import median
@@ -105,7 +107,7 @@ class Report:
         (that the others waited for it), last_step, rows, bad_rows, dropped, open, attempts,
         clock_error_s.
     hosts, groups: the same sums over the ranks of a host, and of each parallel group.
-    changes: stages that took more or less time from a step on.
+    changes: stages that took more or less time from a step on: those of the timeline.
     overlap: a row a rank of the torch traces that were given: communication_s, hidden_s (while
         kernels computed), hidden_share.
     problems: what is wrong with the files, in sentences.
@@ -307,17 +309,18 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
         names = tuple(os.fspath(path) for path in paths)
         source = Source(names, wanted, options.steps, options.warmup, options.sync)
         try:
-            run, verdict = judged_of(source, ranks, problems)
+            run, answer = judged_of(source, ranks, problems)
         except NothingToJudge as error:
             raise ReportError(str(error)) from error
         problems = [*problems, *problems_of_report(run, ranks, options.ranks), *run.problems]
-        report = _report(cells, ranks, run, verdict)
+        report = _report(cells, ranks, run, answer)
     report.overlap = overlap_of(options.torch_traces)
     report.problems, report.source = list(dict.fromkeys(problems)), source
     return report
 
 
-def _report(cells: Cells, ranks: RunRanks, run: RunData, verdict: Verdict) -> Report:
+def _report(cells: Cells, ranks: RunRanks, run: RunData, answer: Answer) -> Report:
+    verdict, timeline = answer
     run = by_the_device(run) or run
     metadata = {one.metadata.rank: one.metadata for one in ranks.kept}
     warmup = verdict.warmup if verdict.warmup < len(run.steps) else 0  # show what there is
@@ -337,7 +340,7 @@ def _report(cells: Cells, ranks: RunRanks, run: RunData, verdict: Verdict) -> Re
         ranks=rank_table,
         hosts=tables.host_table(rank_table, slow),
         groups=tables.group_table(rank_table, slow),
-        changes=changes_of_stages(run, warmup, verdict.findings),
+        changes=changes_of_stages(run, warmup, timeline or Timeline(), verdict.findings),
         overlap=rank_table.iloc[:0],
         problems=[],
         heat=heat_of(run, meetings, stragglers),

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..verdict.change_points import SEGMENT_MIN, Series, change_points
+from ..timeline.timeline import Timeline
+from ..verdict.change_points import SEGMENT_MIN
 from ..verdict.quantiles import median
 from ..verdict.result import Finding
 from ..verdict.run_data import RunData
 from ..verdict.slow_ranks import taken_ns
-
-LEAST_CHANGE = 0.05  # of the level before
-LEAST_SHARE = 0.005  # of a step
-FALSE_CHANGES = 0.001
 
 
 @dataclass(frozen=True)
@@ -31,35 +28,36 @@ class StageChange:
 
 
 def changes_of_stages(
-    run: RunData, warmup: int, findings: Sequence[Finding] = ()
+    run: RunData, warmup: int, timeline: Timeline, findings: Sequence[Finding] = ()
 ) -> list[StageChange]:
-    """The changes of all stages, in the order of steps: those of at least 5 % of the stage that
-    are at least 0.5 % of a step. The warm-up is left out. findings: the step of one that is "slower
-    since" in a stage is that of the stage's change."""
-    step_ns = float(median(run.step_ns[:, warmup:]))
-    known_since = {one.stage: one.since_step for one in findings if one.kind == "slower since"}
+    """The stage of each change in the timeline, and of each finding that is "slower since" a step,
+    in the order of steps. The warm-up is left out."""
+    steps = run.steps[warmup:]
+    edges = _edges(timeline, findings)
+    bounds = [0, *np.searchsorted(steps, sorted(edges)).tolist(), len(steps)]
     found = []
-    for stage, name in enumerate(run.stages):
-        series = median(taken_ns(run, stage)[:, warmup:], 0)
-        known = np.flatnonzero(np.isfinite(series))
-        steps, series = run.steps[warmup + known], series[known]
-        places = [one.at for one in change_points(series, FALSE_CHANGES / len(run.stages))]
-        if (since := known_since.get(name)) is not None:
-            places = _with(places, int(np.searchsorted(steps, since)))
-        for at, before, after in _levels(series, places):
-            if abs(after - before) >= max(LEAST_CHANGE * before, LEAST_SHARE * step_ns):
-                found.append(StageChange(name, int(steps[at]), before * 1e-6, after * 1e-6))
-    return sorted(found, key=lambda change: (change.step, change.stage))
+    for before, at, after in zip(bounds, bounds[1:], bounds[2:], strict=False):
+        if not before < at < after:
+            continue
+        stage = edges[int(steps[at])]
+        took_ms = median(taken_ns(run, run.stages.index(stage))[:, warmup:], 0) * 1e-6
+        levels = [float(np.nanmedian(part)) for part in (took_ms[before:at], took_ms[at:after])]
+        found.append(StageChange(stage, int(steps[at]), *levels))
+    return found
 
 
-def _with(places: Sequence[int], at: int) -> list[int]:
-    """The places with this one, in place of those that are as good as the same."""
-    return sorted([*(one for one in places if abs(one - at) >= SEGMENT_MIN), at])
+def _edges(timeline: Timeline, findings: Sequence[Finding]) -> dict[int, str]:
+    """The stage by the step that it changes at. Of two steps that are as good as the same, that of
+    the finding."""
+    since = {one.since_step: one.stage for one in findings if one.kind == "slower since"}
+    known = {step: stage for step, stage in since.items() if step is not None and stage is not None}
+    parted = {
+        one.first_step: one.stage
+        for one in itertools.islice(timeline.parts, 1, None)
+        if one.stage is not None and not _is_near(one.first_step, known)
+    }
+    return {**parted, **known}
 
 
-def _levels(series: Series, places: Sequence[int]) -> Iterator[tuple[int, float, float]]:
-    """Of each place, what the series is before and from there on, up to the next ones."""
-    parts = np.split(series, places)
-    for at, (before, after) in zip(places, itertools.pairwise(parts), strict=True):
-        if len(before) and len(after):
-            yield at, float(np.median(before)), float(np.median(after))
+def _is_near(step: int, others: dict[int, str]) -> bool:
+    return any(abs(step - other) < SEGMENT_MIN for other in others)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..replay.inputs import judge
+from ..replay.inputs import Answer, answer_on
 from ..verdict.load import load_run, run_of
 from ..verdict.rank_files import RankStages
 from ..verdict.result import Verdict
@@ -30,13 +30,13 @@ class Source(NamedTuple):
 
 def judged(
     source: Source, on_rank: Callable[[RankStages], None] | None = None
-) -> tuple[RunData, Verdict]:
+) -> tuple[RunData, Answer]:
     """Reads and judges it. on_rank: called with the rows of each rank, by several threads. Raises
     NothingToJudge, a ValueError, where no rank can be read."""
     return _judged(load_run(source.paths, source.ranks, source.steps, on_rank=on_rank), source)
 
 
-def judged_of(source: Source, ranks: RunRanks, problems: Sequence[str]) -> tuple[RunData, Verdict]:
+def judged_of(source: Source, ranks: RunRanks, problems: Sequence[str]) -> tuple[RunData, Answer]:
     """The same of ranks of the source that have been read, whose cells are used up. problems: what
     was wrong with their files. Raises NothingToJudge, a ValueError, where no rank has a stage."""
     return _judged(run_of(ranks, problems, source.paths, source.ranks, source.steps), source)
@@ -63,11 +63,11 @@ def meetings_in(run: RunData, warmup: int) -> Meetings:
     return meetings_of(run, columns[warmup:])
 
 
-def _judged(run: RunData, source: Source) -> tuple[RunData, Verdict]:
+def _judged(run: RunData, source: Source) -> tuple[RunData, Answer]:
     if source.sync is not None:
         named = (stage for stage in run.stages if source.sync.search(stage))
         run.sync_points = [SyncPoint(stage) for stage in named]
-    return run, judge(run, source.warmup)
+    return run, answer_on(run, source.warmup)
 
 
 def sync_pattern(text: str | None) -> re.Pattern[str] | None:

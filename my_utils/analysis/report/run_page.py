@@ -52,7 +52,7 @@ def page_of(source: Source) -> Page:
         profiled.take(rank)
         reader.add(rank)
 
-    run, verdict = judged(source, take)
+    run, (verdict, _) = judged(source, take)
     reader.choose(run)
     run = by_the_device(run) or run
     meet = meeting_stages(run, meetings_in(run, verdict.warmup))

@@ -48,7 +48,7 @@ def _said(part: Part) -> Iterator[str]:
     if part.drift is not None:
         yield f"{percent_text(part.drift, 0, sign=True)} little by little"
     elif abs(part.longer) >= SAME_LEVEL:
-        where = f" in {part.stage}" if part.stage and part.longer > 0 else ""
+        where = f" in {part.stage}" if part.stage else ""
         yield f"{percent_text(part.longer, 0, sign=True)}{where}"
     if one is None and not part.slow and part.drift is None and abs(part.longer) < SAME_LEVEL:
         yield "nothing stands out"

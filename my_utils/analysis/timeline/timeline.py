@@ -172,20 +172,21 @@ def _compare(run: RunData, columns: Integers, works: list[Work], parts: list[Par
     bounds = [np.searchsorted(steps, [one.first_step, one.last_step + 1]) for one in parts]
     for before, one, was, now in zip(parts, parts[1:], bounds, bounds[1:], strict=False):
         one.longer = one.step_ns / before.step_ns - 1 if before.step_ns else 0.0
-        one.stage = _stage_of_rise(works, slice(*was), slice(*now))
+        one.stage = _stage_of_change(works, slice(*was), slice(*now), np.sign(one.longer))
         if run.begins_anew is not None:
             around = columns[max(int(now[0]) - near, 0) : int(now[0]) + near]
             one.restarted = bool(run.begins_anew[:, around].any())
 
 
-def _stage_of_rise(works: list[Work], was: slice, now: slice) -> str | None:
-    """The stage in which ranks take longer than they did, in the median, with most of it."""
-    rises: dict[str, float] = {}
+def _stage_of_change(works: list[Work], was: slice, now: slice, sign: float) -> str | None:
+    """The stage with most of what ranks take longer than they did, in the median; sign: -1 for what
+    they take less."""
+    changes: dict[str, float] = {}
     for work in works:
         rose = np.median(work.own[:, now], axis=(0, 1)) - np.median(work.own[:, was], axis=(0, 1))
-        for name, ns in zip(work.parts, rose, strict=True):
-            rises[name] = rises.get(name, 0.0) + max(float(ns), 0.0)
-    return _most_of(rises)
+        for name, ns in zip(work.parts, sign * rose, strict=True):
+            changes[name] = changes.get(name, 0.0) + max(float(ns), 0.0)
+    return _most_of(changes)
 
 
 def _most_of(times: dict[str, float]) -> str | None:

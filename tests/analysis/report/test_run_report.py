@@ -19,11 +19,13 @@ pytest.importorskip("pandas", reason="pandas is not installed")
 
 import pandas as pd
 
+from my_utils.analysis.replay.inputs import answer_of, verdict_of
 from my_utils.analysis.report import Report, ReportError, analyze
 from my_utils.analysis.report.judged import Source
 from my_utils.analysis.report.overlap import overlap_of
 from my_utils.analysis.report.page import StepTrace
 from my_utils.analysis.report.run_page import page_of
+from my_utils.analysis.timeline.text import timeline_lines
 from my_utils.cli.report import main
 from tools.perfetto_ui import Page, find_browser
 
@@ -358,6 +360,31 @@ def test_a_stage_that_became_slower(tmp_path: Path) -> None:
     (change,) = analyze(run.write(tmp_path / "logs")).changes
     assert (change.stage, change.step) == ("iter/forward", 70)
     assert (change.before_ms, change.after_ms) == pytest.approx((20, 24), rel=0.02)
+
+
+def test_a_part_of_the_run_is_judged_as_by_why(tmp_path: Path) -> None:
+    """In all steps together nothing stands out."""
+    run = Run(ranks=4, steps=400).slower(1.5, "forward", rank=1, steps=slice(200, 400))
+    logs = run.write(tmp_path / "logs")
+    answer = answer_of([str(logs)])
+    assert answer.timeline is not None and len(answer.timeline.parts) == 2
+    assert (answer.verdict.status, answer.verdict.first_step) == ("found", 200)
+    assert answer.verdict.findings[0].ranks == (1,)
+    report = analyze(logs)
+    assert report.verdict is not None
+    assert report.verdict.lines() == answer.verdict.lines() == verdict_of(str(logs)).lines()
+
+
+def test_a_stage_that_became_faster(tmp_path: Path) -> None:
+    """A run of which nothing stands out, whose timeline says more: so does the report."""
+    logs = Run(steps=240).slower(1.2, "forward", steps=slice(0, 100)).write(tmp_path / "logs")
+    report, answer = analyze(logs), answer_of([str(logs)])
+    assert report.verdict is not None and answer.timeline is not None
+    (change,) = report.changes
+    _, part = answer.timeline.parts
+    assert (change.stage, change.step) == (part.stage, part.first_step) == ("iter/forward", 100)
+    assert (change.before_ms, change.after_ms) == pytest.approx((24, 20), rel=0.02)
+    assert timeline_lines(answer.timeline)[1].endswith("% in iter/forward")
 
 
 def test_a_warm_up_is_left_out(tmp_path: Path) -> None:
