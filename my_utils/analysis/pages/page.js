@@ -237,7 +237,9 @@ class HeatMap {
       layers.append(element("option", { value: at }, layer.name));
     });
     layers.addEventListener("change", () => this.choose(Number(layers.value)));
-    byId("heat-against").addEventListener("change", () => this.compare());
+    const against = byId("heat-against");
+    if (this.ranks.length < 2) against.value = "run";
+    against.addEventListener("change", () => this.compare());
     byId("heat-order").addEventListener("change", () => this.sort());
     byId("heat-reset").addEventListener("click", () => {
       this.whole();

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,16 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.colours import stage_colour, text_colour
+from ...core.units import age_text, count_text
 from ..pages.html import rendered
 from ..pages.tables import Table
 from ..verdict.waits import waits_by_stage
 from .bars import WAIT_COLOUR, mean_step, rank_bars, row_means
+from .curves import curves_of
 from .judged import judged_steps
 from .ledger_bars import ledger_bars, ledger_legend, ledger_table
 from .page_tables import host_table, rank_table, stage_table
+from .parts import part_bars
 
 if TYPE_CHECKING:
     from ..ledger.ledger import Ledger
+    from ..timeline.timeline import Timeline
     from ..verdict.result import Verdict
     from ..verdict.run_data import Matrix, RunData
     from .flames import Flames
@@ -57,8 +63,8 @@ class PageTrace:
 @dataclass
 class Page:
     """What the page shows. sync_stages: in which ranks wait. flames: of a sampled profile. tables:
-    more than those of stages, ranks and hosts. ledger: of all time of the job. viewer: Perfetto's
-    address."""
+    more than those of stages, ranks and hosts. ledger: of all time of the job. timeline: the parts
+    of the run. viewer: Perfetto's address."""
 
     run: RunData
     verdict: Verdict
@@ -69,6 +75,7 @@ class Page:
     tables: Sequence[Table] = ()
     problems: Sequence[str] = field(default_factory=list)
     ledger: Ledger | None = None
+    timeline: Timeline | None = None
     viewer: str = VIEWER
 
     @cached_property
@@ -97,7 +104,7 @@ def page_text(page: Page) -> str:
     return rendered(
         "my_utils.analysis.report",
         "report.html.j2",
-        title=_title(run),
+        title=_title(run, page.ledger),
         data=_data(page),
         tables=[
             *page.tables,
@@ -110,6 +117,9 @@ def page_text(page: Page) -> str:
         state=STATE[page.verdict.status],
         verdict="\n".join(page.verdict.lines(width=100)),
         problems=[*(page.problems or run.problems), *of_flames],
+        curves=curves_of(run),
+        part_bars=part_bars(page.timeline, run.steps),
+        steps=f"steps {run.steps[0]} to {run.steps[-1]}" if len(run.steps) else "",
         ledger=page.ledger,
         ledger_bars=[] if page.ledger is None else ledger_bars(page.ledger),
         ledger_legend=[] if page.ledger is None else ledger_legend(page.ledger),
@@ -125,11 +135,16 @@ def page_text(page: Page) -> str:
     )
 
 
-def _title(run: RunData) -> str:
-    ranks = f"{len(run.ranks)} rank{'s' if len(run.ranks) != 1 else ''}"
-    if not len(run.steps):
-        return f"{ranks}, no steps"
-    return f"{ranks}, steps {run.steps[0]} to {run.steps[-1]}"
+def _title(run: RunData, ledger: Ledger | None) -> str:
+    ranks = count_text(len(run.ranks), "rank")
+    steps = f"steps {run.steps[0]} to {run.steps[-1]}" if len(run.steps) else "no steps"
+    script = run.run_file.get("script")
+    named = [os.path.basename(script)] if isinstance(script, str) else []
+    if ledger is not None:
+        begin = time.localtime(ledger.begin_ns / 1e9)
+        wall_s = int(ledger.wall_ns.max()) / 1e9
+        named += [time.strftime("%Y-%m-%d %H:%M", begin), age_text(wall_s)]
+    return ", ".join([*named, ranks, steps])
 
 
 def _data(page: Page) -> dict[str, Any]:

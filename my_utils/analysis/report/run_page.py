@@ -52,11 +52,11 @@ def page_of(source: Source) -> Page:
         profiled.take(rank)
         reader.add(rank)
 
-    run, (verdict, _) = judged(source, take)
+    run, (verdict, timeline) = judged(source, take)
     reader.choose(run)
     run = by_the_device(run) or run
     meet = meeting_stages(run, meetings_in(run, verdict.warmup))
-    page = Page(run, verdict, meet)
+    page = Page(run, verdict, meet, timeline=timeline)
     page.tables = [finding_table(verdict.findings)]
     page.flames = profiled.flames()
     page.ledger = reader.ledger()

@@ -20,7 +20,7 @@ def timeline_lines(timeline: Timeline, most: int | None = LINES_SHOWN) -> list[s
     says how many are left out; None for all."""
     parts = timeline.parts if _is_parted(timeline) else []
     periods = [one for one in timeline.periods if most is None or one.share >= PERIOD_SHOWN]
-    lines = [*map(_of_part, parts), *map(_of_period, periods)]
+    lines = [*map(part_line, parts), *map(_of_period, periods)]
     if most is None or len(lines) <= most:
         return lines
     return [*lines[: most - 1], f"and {len(lines) - most + 1} more: my_utils why --timeline"]
@@ -30,7 +30,8 @@ def _is_parted(timeline: Timeline) -> bool:
     return len(timeline.parts) > 1 or any(one.drift is not None for one in timeline.parts)
 
 
-def _of_part(part: Part) -> str:
+def part_line(part: Part) -> str:
+    """Its steps, what one takes, and what held."""
     steps = f"steps {part.first_step:,} to {part.last_step:,}"
     restart = ", after a restart" if part.restarted else ""
     return f"{steps:<26} {ms_text(part.step_ns):>9} a step  {'; '.join(_said(part))}{restart}"
