@@ -37,6 +37,7 @@ from .folder import (
 from .parent import Child, cannot_run, end_as
 from .python_options import options_for_script
 from .report_file import Reported, read_reports
+from .unreached import Lookout
 
 if TYPE_CHECKING:
     from .alerting import Alerting
@@ -311,7 +312,10 @@ def _record(
                 return cannot_run(command, error)
             with child:
                 alerting = _alerting(options, place, report)
+                lookout = None if report is None or options.quiet else _lookout(report)
                 status = child.wait()
+                if lookout is not None:
+                    lookout.end()
             reported = Reported()
             if report is not None:
                 with contextlib.suppress(OSError):
@@ -435,6 +439,12 @@ def _alerting(options: _Options, place: Place, report: Path | None) -> Alerting 
     except RuntimeError as error:  # no more threads may be started
         print_lines([f"my_utils run: nobody is told of trouble: {error}"])
         return None
+
+
+def _lookout(report: Path) -> Lookout | None:
+    with contextlib.suppress(RuntimeError):  # no more threads may be started
+        return Lookout(report)
+    return None
 
 
 def _close(reported: Reported) -> None:
