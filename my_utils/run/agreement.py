@@ -62,18 +62,19 @@ def given_place() -> Place | None:
     return Place(Path(folder), passed_on(ID) or "") if folder else None
 
 
-def new_place(name: str, world_size: int = 1) -> Place:
-    """A folder in `logs`, shared only by ranks of the same launch; where that
+def new_place(name: str, world_size: int = 1, runs: Path | None = None) -> Place:
+    """A folder in `runs`, by default `logs`, shared only by ranks of the same launch; where that
     cannot be made, in the folder for temporary files, with a warning. OSError if neither can."""
+    runs = Path.cwd() / RUNS if runs is None else runs
     launch = unique_launch() if world_size > 1 else None
     if launch is not None:
         with contextlib.suppress(OSError):  # which is said below
-            folder = Path.cwd() / RUNS / f"{name}-{launch}"
+            folder = runs / f"{name}-{launch}"
             folder.mkdir(parents=True, exist_ok=True)
             return Place(folder.resolve(), launch)
-    folder, reason = reserve_somewhere(name)
+    folder, reason = reserve_somewhere(name, runs)
     if reason:
-        warn_once("run:folder", f"cannot make a folder in {RUNS} ({reason}): files go to {folder}")
+        warn_once("run:folder", f"cannot make a folder in {runs} ({reason}): files go to {folder}")
     return Place(folder, uuid.uuid4().hex)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from .. import _core
+from ..core.arguments import check_path
 from ..core.identity import (
     Identity,
     attempt_from_environment,
@@ -40,7 +41,7 @@ from .environment import (
     reach,
     remember,
 )
-from .folder import complete_run_file, name_of_run, point_latest
+from .folder import RUNS, complete_run_file, name_of_run, point_latest
 from .report_file import report_rank
 
 _NAME = "my_utils.run.torch_watch"
@@ -58,27 +59,31 @@ class _Process:
         self.quiet = False
         self.armed = False
         self.forked_from: Place | None = None  # that of the process that forked this one
+        self.runs: Path | None = None  # in which the run's folder is made, None for `logs`
 
 
 _process = _Process()
 
 
-def auto() -> None:
+def auto(logs: str | os.PathLike[str] = RUNS) -> None:
     """Records the stages of this process's training, as `my_utils run` does from outside.
 
     One line anywhere before the first step; it may be before `import torch` or after it. The
-    files go to a new folder in `logs`, one for all ranks, unless the script calls
+    files go to a new folder in `logs`, which is made, one for all ranks, unless the script calls
     `GlobalLogger().setup` itself. Processes that this one starts are reached, too. Rank 0 prints
     the verdict at its exit.
 
     Idempotent and thread-safe; where `my_utils run` has reached the process already, or with
-    MY_UTILS_RUN=0 in the environment, it does nothing. Never raises.
+    MY_UTILS_RUN=0 in the environment, it does nothing. Raises TypeError where `logs` is no path,
+    and nothing else.
 
     >>> import my_utils
     >>> my_utils.auto()  # doctest: +SKIP
     """
+    runs = check_path("logs", logs).absolute()
     if not is_on():
         return
+    _process.runs = runs
     os.environ.update(reach(os.environ))
     if _NAME not in sys.modules:
         sys.modules[_NAME] = module = _watch_module()
@@ -119,6 +124,7 @@ def begin_rank() -> dict[str, object]:
     if _process.pid != os.getpid():
         before, _process = _process, _Process()
         _process.quiet, _process.armed = before.quiet, before.armed
+        _process.runs = before.runs
         _process.forked_from = before.place or before.forked_from
     try:
         if _process.rank is None:
@@ -147,7 +153,8 @@ def _begin(process: _Process) -> None:
     else:
         name = name_of_run([_script()])
         process.place = _existing(
-            agree(world_size, lambda: given_place() or new_place(name, world_size)), name
+            agree(world_size, lambda: given_place() or new_place(name, world_size, process.runs)),
+            name,
         )
         process.folder = process.place.folder
         _take_over(process, logger, rank, world_size)
@@ -229,7 +236,7 @@ def _write_run_file(place: Place, rank: int, world_size: int) -> None:
         complete_run_file(place.folder, about, leads=rank == 0)
     except OSError as error:
         warn_once("run:file", f"cannot write run.json: {_line(error)}")
-    point_latest(place.folder)
+    point_latest(place.folder, _process.runs)
 
 
 def _script() -> str:

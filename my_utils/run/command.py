@@ -358,7 +358,7 @@ def _place(options: _Options, command: Sequence[str]) -> tuple[Place, bool]:
     """Where the run writes, and whether its folder is new. OSError if no folder can be made."""
     run_id = uuid.uuid4().hex
     if options.output is None:
-        folder, reason = reserve_somewhere(name_of_run(command))
+        folder, reason = reserve_somewhere(name_of_run(command), Path.cwd() / RUNS)
         if reason:
             print_lines([f"my_utils run: cannot write to {RUNS} ({reason}): files go to {folder}"])
         return Place(folder, run_id), True

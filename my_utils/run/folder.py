@@ -74,11 +74,11 @@ def make(folder: Path) -> bool:
     return True
 
 
-def reserve_somewhere(name: str) -> tuple[Path, str]:
-    """The folder of a new run in `logs`, and ""; where that cannot be made, one in the folder for
+def reserve_somewhere(name: str, runs: Path) -> tuple[Path, str]:
+    """The folder of a new run in `runs`, and ""; where that cannot be made, one in the folder for
     temporary files, and the reason. OSError if neither can be made."""
     try:
-        return reserve(Path.cwd() / RUNS, name), ""
+        return reserve(runs, name), ""
     except OSError as error:
         reason = error.strerror or str(error)
     return reserve(Path(own_temporary_folder()) / RUNS, name), reason
@@ -109,10 +109,10 @@ def has_foreign_run_file(folder: Path) -> bool:
         return True
 
 
-def point_latest(folder: Path) -> None:
-    """Lets `logs/latest` point to a folder in `logs`. A file of that name that is not a link
-    stays."""
-    if folder.parent.name != RUNS:
+def point_latest(folder: Path, runs: Path | None = None) -> None:
+    """Lets `logs/latest` point to a folder in `logs`, or in `runs`. A file of that name that is not
+    a link stays."""
+    if folder.parent.name != RUNS and folder.parent != runs:
         return
     link = folder.parent / LATEST
     with contextlib.suppress(OSError):
