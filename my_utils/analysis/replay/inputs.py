@@ -19,7 +19,7 @@ from ..verdict.finding_causes import KINDS, host_of, known_part
 from ..verdict.load import NothingToJudge, load_run
 from ..verdict.loss import LEAST_SHARE
 from ..verdict.result import Verdict
-from ..verdict.rules import judge as judge_by_rules, slower_ranks_of
+from ..verdict.rules import judge as judge_by_rules, set_throughput, slower_ranks_of
 from ..verdict.run_data import RunData
 from ..verdict.shown import about
 from .operations import Operations
@@ -130,6 +130,7 @@ def _replayed(run: RunData, warmup: int | None, within: tuple[int, int] | None) 
     verdict.notes += run.problems
     judged = (run.steps >= (verdict.first_step or 0)) & (run.steps <= (verdict.last_step or 0))
     columns = np.flatnonzero(judged & np.isfinite(run.step_ns).all(0))
+    set_throughput(verdict, run, columns)
     verdict.findings += slower_ranks_of(run, columns, verdict.findings)
     return verdict
 

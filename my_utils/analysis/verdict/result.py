@@ -228,6 +228,8 @@ class VerdictData(TypedDict):
     next: what to do about the first finding: a line to change, or a command that tells more.
     findings: the most costly first; of a run that is ok or not judged only what is worth knowing.
     step_ms: the mean of a judged step.
+    samples_a_second: of all ranks together; null where they were not recorded.
+    tokens_a_second: the same of tokens.
     untimed_share: of a step, what is in no stage.
     warmup: steps at the beginning that were left out.
     judged_ranks: how many ranks were judged.
@@ -248,6 +250,8 @@ class VerdictData(TypedDict):
     next: str | None
     findings: list[FindingData]
     step_ms: float
+    samples_a_second: float | None
+    tokens_a_second: float | None
     untimed_share: float
     warmup: int
     judged_ranks: int
@@ -322,7 +326,8 @@ class Verdict:
     that is not judged only ranks that are slower than the others beyond chance.
     warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
     attempts, older_attempts, repeated, ending: as in RunData.
-    step_ns: the mean of a judged step. hangs: whether a process that is alive makes no progress;
+    step_ns: the mean of a judged step. samples_a_step, tokens_a_step: of all ranks together, None
+        where they were not recorded. hangs: whether a process that is alive makes no progress;
         None where nobody looked at the processes. gpu_errors: sentences about critical errors of
         GPUs, and losses about rows that were lost; both are among the notes, too.
     notes: sentences about the files and the rules.
@@ -344,6 +349,7 @@ class Verdict:
     step_ns: float = 0.0
     untimed_share: float = 0.0
     samples_a_step: float | None = None
+    tokens_a_step: float | None = None
     memory: str = ""
     stopped: tuple[int, ...] = ()
     is_cuda: bool = False
@@ -391,6 +397,9 @@ class Verdict:
 
         return markdown(self)
 
+    def _a_second(self, a_step: float | None) -> float | None:
+        return round(a_step / self.step_ns * 1e9, 3) if a_step and self.step_ns else None
+
     def as_data(self) -> VerdictData:
         """The same as plain data. Later versions only add keys; `version` is 1."""
         return {
@@ -401,6 +410,8 @@ class Verdict:
             "next": self.next_step(),
             "findings": [one.as_data() for one in self.findings],
             "step_ms": round(self.step_ns * 1e-6, 6),
+            "samples_a_second": self._a_second(self.samples_a_step),
+            "tokens_a_second": self._a_second(self.tokens_a_step),
             "untimed_share": round(self.untimed_share, 4),
             "warmup": self.warmup,
             "judged_ranks": self.judged_ranks,

@@ -176,12 +176,20 @@ def _judged_columns(
         untimed = np.maximum(judged - timed, 0)
         if verdict.step_ns > 0:
             verdict.untimed_share = float(untimed.sum() / judged.sum())
-        if "samples" in run.counters:
-            samples = run.counters["samples"][:, columns]
-            if np.isfinite(samples).all():
-                verdict.samples_a_step = float(samples.sum(0).mean())
+        set_throughput(verdict, run, columns)
     verdict.stopped = _stopped(run)
     return columns
+
+
+def set_throughput(verdict: Verdict, run: RunData, columns: Integers) -> None:
+    """What all ranks together get done in a judged step, where each step of each rank says it."""
+    done = {
+        name: float(run.counters[name][:, columns].sum(0).mean())
+        for name in ("samples", "tokens")
+        if name in run.counters and len(columns)
+    }
+    known = {name: count for name, count in done.items() if np.isfinite(count)}
+    verdict.samples_a_step, verdict.tokens_a_step = known.get("samples"), known.get("tokens")
 
 
 def _stopped(run: RunData) -> tuple[int, ...]:

@@ -476,14 +476,21 @@ def _gain(one: Finding, verdict: Verdict) -> Iterator[str]:
         text += f" if {whom} {_LIKE_OTHERS.get(one.kind, 'were like the others')}"
     else:
         text += " without it"
-    if verdict.samples_a_step:
-        now, then = (verdict.samples_a_step / ns * 1e9 for ns in (verdict.step_ns, better))
-        text += f": {figure_text(then, 4)} samples/s instead of {figure_text(now, 4)}"
-    yield text
+    yield text + _throughput(verdict, better)
     hours = one.cost_ns_a_step * verdict.judged_steps * verdict.judged_ranks / 3600e9
     if hours >= 0.1:
         what = "GPU-hours" if verdict.is_cuda else "rank-hours"
         yield f"{hours:.1f} {what} lost in these steps"
+
+
+def _throughput(verdict: Verdict, better_ns: float) -> str:
+    """In tokens where they were recorded, for samples may have any length."""
+    units = (verdict.tokens_a_step, "tokens/s"), (verdict.samples_a_step, "samples/s")
+    for a_step, unit in units:
+        if a_step:
+            now, then = (a_step / ns * 1e9 for ns in (verdict.step_ns, better_ns))
+            return f": {figure_text(then, 4)} {unit} instead of {figure_text(now, 4)}"
+    return ""
 
 
 def _also(one: Finding, verdict: Verdict) -> str:

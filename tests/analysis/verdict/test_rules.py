@@ -262,6 +262,8 @@ def test_batches_that_are_larger_by_turns_explain_an_imbalance() -> None:
     finding = verdict.findings[0]
     assert finding.kind == "moving imbalance", verdict.lines()
     assert finding.detail["by"] == "samples"
+    assert verdict.samples_a_step == samples[:, verdict.warmup :].sum(0).mean()
+    assert verdict.tokens_a_step is None
     assert finding.cost_ns_a_step == pytest.approx(12e6, rel=0.1)
 
 

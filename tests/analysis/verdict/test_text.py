@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -165,6 +166,18 @@ def test_samples_and_hours() -> None:
     lines = verdict("input", samples_a_step=128.0, judged_steps=180_000, is_cuda=True).lines()
     assert any("7,399 samples/s instead of 1,387" in line for line in lines)
     assert any(line.strip() == "15.0 GPU-hours lost in these steps" for line in lines)
+
+
+def test_tokens_are_said_before_samples() -> None:
+    one = verdict("input", samples_a_step=128.0, tokens_a_step=2**18)
+    (line,) = (line for line in one.lines(150) if "/s instead of" in line)
+    then, now = re.search(r": ([0-9,]+) tokens/s instead of ([0-9,]+)$", line).groups()  # type: ignore[union-attr]
+    data = one.as_data()
+    assert int(now.replace(",", "")) == pytest.approx(data["tokens_a_second"], rel=1e-3)
+    assert int(then.replace(",", "")) > int(now.replace(",", ""))
+    assert data["samples_a_second"] == pytest.approx(128e3 / data["step_ms"], rel=1e-6)
+    assert data["tokens_a_second"] == pytest.approx(2**18 * 1e3 / data["step_ms"], rel=1e-6)
+    assert verdict("input").as_data()["tokens_a_second"] is None
 
 
 def test_names_of_users_do_not_steer_a_terminal() -> None:
