@@ -57,6 +57,8 @@ def change_for(kind: Kind, detail: Mapping[str, Any]) -> str | None:
     'num_workers=4 in the DataLoader, now 0'
     >>> change_for("input", {"num_workers": 3, "workers_do": "runs"})
     'num_workers=6 in the DataLoader, now 3'
+    >>> change_for("input", {"num_workers": 1, "workers_do": "waits"})
+    'num_workers=4 in the DataLoader, now 1'
     >>> change_for("untimed", {"cause": "gc2"})
     'gc.freeze() before the loop: collections leave out what is there by then'
     """
@@ -69,9 +71,12 @@ def change_for(kind: Kind, detail: Mapping[str, Any]) -> str | None:
     now = detail.get("num_workers")
     if now == 0:
         return WORKERS.format(workers=FEW_WORKERS, now=0)
-    if now is None or detail.get("workers_do") != "runs":
-        return None
-    return WORKERS.format(workers=2 * now, now=now)
+    do = detail.get("workers_do")
+    if now is not None and do == "runs":
+        return WORKERS.format(workers=2 * now, now=now)
+    if now is not None and now < FEW_WORKERS and do in ("waits", "storage"):  # side by side, then
+        return WORKERS.format(workers=FEW_WORKERS, now=now)
+    return None
 
 
 def is_collection(detail: Mapping[str, Any]) -> bool:

@@ -402,12 +402,16 @@ def _of_loading(detail: Mapping[str, Any]) -> Iterator[str]:
     ['input waits for worker 2, which waits for storage']
     >>> list(_of_loading({"workers_do": "storage", "worker": 2, "read_bytes": 3 << 20}))
     ['input waits for worker 2, which waits for storage and reads 3.00 MiB a step']
+    >>> list(_of_loading({"workers_do": "runs", "worker": 0, "num_workers": 1}))
+    ["input waits for the loader's only worker, which runs"]
     """
     if detail.get("num_workers") == 0:
         yield "num_workers=0: loading runs in the training process"
     if "workers_do" in detail:
         one = "worker" in detail
         who = f"worker {detail['worker']}" if one else "the loader's workers"
+        if detail.get("num_workers") == 1:
+            one, who = True, "the loader's only worker"
         does, do = WORKERS_DO[detail["workers_do"]]
         size = detail.get("read_bytes")
         read = "" if size is None else f" and reads {bytes_text(size)} a step"
