@@ -12,6 +12,7 @@ from ...core.files import atomic_write
 from ...core.ranges import ranks_text
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.inputs import FileSet
+from ..verdict.evaluations import with_whole_evaluations
 from ..verdict.rank_cells import RankCells, cells_of_rank
 from ..verdict.rank_files import RankStages, last_run, read_rank
 from ..verdict.readers import read_side_by_side
@@ -29,7 +30,7 @@ def read_ranks(
 
     def read(file_set: FileSet) -> RankCells:
         rank = read_rank(file_set)
-        cells = cells_of_rank(rank, steps)
+        cells = cells_of_rank(with_whole_evaluations(rank), steps)
         if parquet is not None:
             _write_parquet(rank if cells.is_automatic else last_run(rank), parquet)
         return cells

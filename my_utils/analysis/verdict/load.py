@@ -20,6 +20,7 @@ from ...core.run_files.newest import find_run
 from ...core.run_files.run_metadata import Note
 from ...trace.inputs import FileSet
 from .endings import command_of, ending_of, processes_of, run_file_of, states_of
+from .evaluations import with_whole_evaluations
 from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .rank_cells import EVER, RankCells, cells_of_rank, for_the_verdict, peers_of
 from .rank_files import (
@@ -133,7 +134,7 @@ def _read_all(
     file_sets: Sequence[FileSet], on_rank: Callable[[RankStages], None] | None
 ) -> Iterator[RankCells]:
     def read(file_set: FileSet) -> RankCells:
-        rank = read_rank(file_set)
+        rank = with_whole_evaluations(read_rank(file_set))
         if on_rank is not None:
             on_rank(rank)
         return for_the_verdict(cells_of_rank(rank))

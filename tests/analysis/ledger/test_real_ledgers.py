@@ -76,6 +76,14 @@ def test_of_one_rank(tmp_path: Path, plants: tuple[str, ...]) -> None:
     near(ledger, tmp_path, *plants)
 
 
+def test_of_an_evaluation_with_work_between_its_batches(tmp_path: Path) -> None:
+    """Which is no pause."""
+    ledger = trained(tmp_path, "validation")
+    near(ledger, tmp_path, "evaluation")
+    truth_ms = json.loads((tmp_path / "truth-0-0.json").read_text())["evaluation"] * 1e-6
+    assert of(ledger, "evaluation") + of(ledger, "no core") >= 0.95 * truth_ms
+
+
 def test_of_two_ranks_that_wait(tmp_path: Path) -> None:
     ledger = trained(tmp_path, "waiting", ranks=2)
     first = ledger["culprits"][0]

@@ -55,6 +55,23 @@ class Items(torch.utils.data.Dataset[torch.Tensor]):
         return torch.ones(64)
 
 
+def validate() -> None:
+    """Batches of a loader, with work of the host between them. Truth is from the first forward to
+    the last one: what comes before and after looks like anything else."""
+    model.eval()
+    begin = end = 0
+    few = torch.utils.data.Subset(Items(), range(16))
+    with torch.no_grad():
+        for batch in torch.utils.data.DataLoader(few, batch_size=2):
+            begin = begin or time.monotonic_ns()
+            model(batch)
+            end = time.monotonic_ns()
+            while time.monotonic_ns() < end + 5_000_000:
+                pass
+    truth["evaluation"] += end - begin
+    model.train()
+
+
 def write() -> None:
     (Path(FOLDER) / f"truth-{RANK}-{ATTEMPT}.json").write_text(json.dumps(truth))
 
@@ -90,6 +107,8 @@ for step in range(first, STEPS):
         if "evaluation" in PLANTS:
             with torch.no_grad(), timed("evaluation"):
                 model(torch.ones(20_000, 64))
+        if "validation" in PLANTS:
+            validate()
         if "checkpoint" in PLANTS and RANK == 0:
             with timed("checkpoint"):
                 torch.save({"step": step + 1, "big": torch.ones(2_000_000)}, CHECKPOINT)
