@@ -15,10 +15,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ..analysis.gpu_trace import data as device_data
+from ..analysis.gpu_trace.text import breakdown_lines, table_lines as table_of_devices
 from ..analysis.ledger.data import as_data, figures_of
 from ..analysis.ledger.read import LedgerReader
 from ..analysis.ledger.text import ledger_lines, table_lines
-from ..analysis.replay.inputs import answer_of
+from ..analysis.replay.inputs import answer_of, traces_in
 from ..analysis.timeline import data as timeline_data
 from ..analysis.timeline.text import LINES_SHOWN, timeline_lines
 from ..analysis.timeline.timeline import Timeline
@@ -51,9 +53,11 @@ from ..trace.inputs import named_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..analysis.gpu_trace.breakdown import Breakdown
     from ..analysis.ledger.ledger import Ledger
     from ..analysis.why.hang import HungRun
 
+TRACES_READ = 4  # again, of a run that cannot be judged
 EXIT_OK = 0
 EXIT_FOUND = 3
 EXIT_NOT_JUDGED = 4
@@ -61,13 +65,14 @@ _STATUSES = {"ok": EXIT_OK, "found": EXIT_FOUND, "not judged": EXIT_NOT_JUDGED}
 
 
 class Answer(NamedTuple):
-    """whole: of these, "ledger" and "timeline", all is shown, and not only what fits below the
-    verdict."""
+    """devices: where their time went, by traces. whole: of these, "ledger" and "timeline", all is
+    shown, and not only what fits below the verdict."""
 
     verdict: Verdict
     hung: HungRun | None
     ledger: Ledger | None
     timeline: Timeline | None
+    devices: list[Breakdown]
     whole: frozenset[str]
 
 
@@ -124,7 +129,9 @@ def _main(argv: Sequence[str] | None) -> int:
     verdict, timeline = answer_of(logs, args.ranks, args.steps, args.warmup, reader)
     hung = _find_hang(logs, args.ranks, args.hung, verdict)
     whole = frozenset(name for name in ("ledger", "timeline") if getattr(args, name))
-    answer = Answer(verdict, hung, reader.ledger(args.hung, args.ranks), timeline, whole)
+    ledger = reader.ledger(args.hung, args.ranks)
+    devices = _devices(logs, verdict, "ledger" in whole)
+    answer = Answer(verdict, hung, ledger, timeline, devices, whole)
     try:
         _write(answer, args)
     except BrokenPipeError:
@@ -135,6 +142,21 @@ def _main(argv: Sequence[str] | None) -> int:
     if not export_verdict("why", verdict, args.export, figures):
         return EXIT_FAILED
     return EXIT_FOUND if verdict.hangs else _STATUSES[verdict.status]
+
+
+def _devices(logs: Sequence[str], verdict: Verdict, is_asked: bool) -> list[Breakdown]:
+    """Of traces that were asked for, or of which nothing else can be said, and of these a few."""
+    traces = traces_in(logs)
+    if not traces or not (is_asked or verdict.status == "not judged"):
+        return []
+    from ..analysis.gpu_trace.files import breakdowns_in
+    from ..analysis.replay.read_traces import IDLE_NOTE
+
+    devices, problems = breakdowns_in(traces if is_asked else traces[:TRACES_READ])
+    verdict.notes += [one for one in problems if one != verdict.reason]
+    if devices:  # which say more of it, and of all that was recorded
+        verdict.notes = [one for one in verdict.notes if not one.startswith(IDLE_NOTE)]
+    return devices
 
 
 def _find_hang(
@@ -181,6 +203,8 @@ def _as_json(answer: Answer) -> str:
         data["ledger"] = as_data(answer.ledger)
     if answer.timeline is not None:
         data["timeline"] = timeline_data.as_data(answer.timeline)
+    if answer.devices:
+        data["devices"] = [device_data.as_data(one) for one in answer.devices]
     return json.dumps(data) + "\n"
 
 
@@ -202,11 +226,12 @@ def _of_timeline(answer: Answer) -> list[str]:
 
 
 def _of_ledger(answer: Answer, width: int) -> list[str]:
+    is_whole = "ledger" in answer.whole
+    if answer.devices:
+        return table_of_devices(answer.devices) if is_whole else breakdown_lines(answer.devices)
     if answer.ledger is None:
         return []
-    if "ledger" in answer.whole:
-        return table_lines(answer.ledger)
-    return ledger_lines(answer.ledger, width)
+    return table_lines(answer.ledger) if is_whole else ledger_lines(answer.ledger, width)
 
 
 def _as_markdown(answer: Answer) -> str:

@@ -176,6 +176,16 @@ def operations(folder: Path) -> None:
         database(folder / f"rank{rank}.sqlite", slow=rank, ranges=True)
 
 
+def one_trace(folder: Path) -> None:
+    """Of one step, which is too few for a verdict."""
+    slices = [
+        {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": 1.75e15, "dur": 10.0}
+        for category, name in (("user_annotation", "ProfilerStep#3"), ("kernel", "gemm"))
+    ]
+    text = json.dumps({"traceEvents": slices})
+    (folder / "trace.json").write_text(text, encoding="utf-8")
+
+
 def kernels(folder: Path) -> None:
     from ..profilers.ncu.test_ncu_analyze import RAW
 
@@ -204,6 +214,7 @@ FOLDERS: dict[str, Fill] = {
     "docs/memory/where-does-the-memory-go.md": script,
     "docs/port/port-a-cuda-extension.md": sources,
     "docs/runs/diff.md": two_runs,
+    "docs/runs/one-trace-of-a-gpu.md": one_trace,
     "docs/runs/verdict-by-replay.md": operations,
     "docs/runs/watch-a-running-job.md": planted_in_train,
     "docs/runs/what-survives-a-crash.md": interrupted,

@@ -30,6 +30,7 @@ STATUSES = {
     "my_utils live logs --once": 1,
     "my_utils passport diff 'pp/trainer_*.json'": 1,
     "my_utils passport history": 1,
+    "my_utils why trace.json": 4,
     "my_utils why": 3,
 }
 

@@ -41,6 +41,11 @@ def holds_operations(paths: Sequence[str]) -> bool:
     return bool(paths) and all(_kind_of(path) for path in paths)
 
 
+def traces_in(paths: Sequence[str]) -> list[str]:
+    """The traces of torch.profiler that were named, or are in folders that were."""
+    return _files_in([path for path in paths if _kind_of(path) == "traces"], TRACES)
+
+
 def read_operations(paths: str | Sequence[str]) -> Operations:
     """Reads the operations of a run from files of other tools.
 

@@ -18,6 +18,7 @@ from .torch_trace import COLLECTIVES, TraceRows, Words, read_trace
 
 POOL_ABOVE = 16 << 20  # bytes of JSON; fewer are read before other processes are up
 POOL_MAX = 16  # processes, of 80 MB each with a small trace
+IDLE_NOTE = "the device is idle"
 IDLE_LEAST = 0.05  # of the steps, from which on a note says what the host did
 
 
@@ -159,7 +160,7 @@ def _while_idle(shares: list[float], names: Mapping[str, float]) -> list[str]:
         if one / len(shares) >= 0.1 * share
     ]
     host = f", while the host is in {', '.join(most)}" if most else ""
-    return [f"the device is idle {100 * share:.0f} % of the time{host}"]
+    return [f"{IDLE_NOTE} {100 * share:.0f} % of the time{host}"]
 
 
 def _missing_steps(ranks: dict[int, dict[str, Ints]], columns: dict[str, Ints]) -> list[str]:

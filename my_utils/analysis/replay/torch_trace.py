@@ -146,13 +146,13 @@ class _Trace:
     def _take(self, event: dict[str, Any]) -> None:
         category, name, args = event.get("cat"), str(event.get("name")), event.get("args")
         args = args if isinstance(args, dict) else {}
-        begin = int(_number(event["ts"]) * 1000)
-        end = begin + int(_number(event.get("dur", 0)) * 1000)
+        begin = time_ns(event["ts"])
+        end = begin + time_ns(event.get("dur", 0))
         thread = self._threads[event.get("tid")]
         if category == "user_annotation" and name.startswith(STEP):
             number = name.removeprefix(STEP)
             if number.isdigit():
-                self.steps[_bounded(int(number))] = (begin, end)
+                self.steps[bounded_number(int(number))] = (begin, end)
                 self.main.add(thread)
         elif category in ON_DEVICE:
             stream = args.get("stream")
@@ -187,8 +187,8 @@ class _Trace:
             peer if isinstance(peer, int) else -1,
             correlation if isinstance(correlation, int) else -1,
         )  # fmt: skip
-        _bounded(min(row))
-        _bounded(max(row))
+        bounded_number(min(row))
+        bounded_number(max(row))
         for column, value in zip(columns, row, strict=True):
             column.append(value)
 
@@ -316,14 +316,15 @@ def _is_rank(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value < WORLD_SIZE_MAX
 
 
-def _number(value: Any) -> int | Decimal:
-    """Times may be text, as torch_npu writes them."""
+def time_ns(value: Any) -> int:
+    """Of µs in a trace, which may be text, as torch_npu writes them. ValueError for what is no
+    time."""
     if isinstance(value, str) and TIME_AS_TEXT.fullmatch(value):
         value = Decimal(value)
-    return number_within(value, TIME_MAX_US)
+    return int(number_within(value, TIME_MAX_US) * 1000)
 
 
-def _bounded(number: int) -> int:
+def bounded_number(number: int) -> int:
     """OverflowError for what is not a number of a trace."""
     if not -NUMBER_MAX < number < NUMBER_MAX:
         raise OverflowError

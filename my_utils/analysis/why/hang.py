@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NotRequired, cast
 
+from ..gpu_trace.data import DeviceData
 from ..ledger.data import LedgerData
 from ..live.collectives import dumps_in
 from ..live.poll import (
@@ -59,11 +60,13 @@ class WhyData(VerdictData):
     hang: only if the ranks make no progress.
     ledger: where all time of the job went; not for files of other tools.
     timeline: when what held; only for a run that was judged, and of its steps not few.
+    devices: where the time of each went; only of traces that cannot be judged, and with --ledger.
     """
 
     hang: NotRequired[HungData]
     ledger: NotRequired[LedgerData]
     timeline: NotRequired[TimelineData]
+    devices: NotRequired[list[DeviceData]]
 
 
 @dataclass(frozen=True)

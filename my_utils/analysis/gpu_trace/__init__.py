@@ -1,0 +1,1 @@
+"""Where the time of a GPU goes, by one trace of torch.profiler."""

@@ -1,0 +1,161 @@
+"""Reads what the devices of a trace did, who launched it, and what the host did meanwhile."""
+
+from __future__ import annotations
+
+import operator
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...trace.chrome_json import ChromeJson
+from ..replay.operations import Ints
+from ..replay.torch_trace import (
+    IS_COLLECTIVE,
+    LAUNCHES,
+    ON_DEVICE,
+    Words,
+    bounded_number,
+    time_ns,
+)
+
+UNKNOWN = -1
+KERNEL, COLLECTIVE, COPY, FILL = range(4)
+_WHAT = {"gpu_memcpy": COPY, "gpu_memset": FILL}
+SYNCHRONIZES = ("Synchronize", "cudaMemcpy", "hipMemcpyWithStream", "cuMemcpy")  # and not Async
+
+
+@dataclass
+class DeviceEvents:
+    """What one device did: columns in the order of `begin`, ns.
+
+    name: places in `Trace.names`. what: KERNEL, COLLECTIVE, COPY or FILL. launch: when the host
+    called for it, and thread: which of its threads did; UNKNOWN where the trace does not say.
+    operator: the place in `Trace.operators` of the one that launched it, or UNKNOWN.
+    """
+
+    begin: Ints
+    end: Ints
+    name: Ints
+    what: Ints
+    launch: Ints
+    thread: Ints
+    operator: Ints
+
+
+@dataclass
+class HostEvents:
+    """Slices of the host's threads: begin, end, thread, and whether it waits for a device."""
+
+    begin: Ints
+    end: Ints
+    thread: Ints
+    waits: Ints
+
+
+@dataclass
+class Trace:
+    """devices: by number. operators: names and shapes, as ("aten::mm", "[[8, 4], [4, 2]]").
+    left_out: slices whose times are no numbers."""
+
+    names: list[str]
+    operators: list[tuple[str, str]]
+    devices: dict[int, DeviceEvents]
+    host: HostEvents
+    left_out: int
+
+
+def read_gpu_trace(path: str) -> Trace:
+    """Raises TraceFileError for a file that is no trace, OSError where it cannot be read."""
+    reader = _Reader()
+    for event in ChromeJson(Path(path)).events():
+        if isinstance(event, dict) and event.get("ph") == "X":
+            try:
+                reader.take(event)
+            except (KeyError, TypeError, ValueError, ArithmeticError):
+                reader.left_out += 1
+    return reader.trace()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.left_out = 0
+        self._names, self._operators, self._threads = Words(), Words(), Words()
+        self._device: list[array[int]] = [array("q") for _ in range(7)]
+        self._host: list[array[int]] = [array("q") for _ in range(4)]
+        self._launches: dict[int, tuple[int, int]] = {}  # by correlation: when, and the thread
+        self._operator_of: dict[int, int] = {}  # by external id
+
+    def take(self, event: dict[str, Any]) -> None:
+        category = event.get("cat")
+        args = event.get("args")
+        args = args if isinstance(args, dict) else {}
+        if category in ON_DEVICE:
+            self._take_device(event, args)
+        elif category == "cpu_op":
+            begin, end = _span(event)
+            self._add(self._host, begin, end, self._threads[event.get("tid")], 0)
+            external = args.get("External id")
+            if isinstance(external, int):
+                shapes = args.get("Input Dims") or args.get("Input dims") or ""
+                self._operator_of[external] = self._operators[str(event.get("name")), str(shapes)]
+        elif str(category).endswith(LAUNCHES):
+            begin, end = _span(event)
+            thread, name = self._threads[event.get("tid")], str(event.get("name"))
+            if "correlation" in args:
+                self._launches[operator.index(args["correlation"])] = begin, thread
+            waits = any(word in name for word in SYNCHRONIZES) and "Async" not in name
+            self._add(self._host, begin, end, thread, int(waits))
+
+    def _take_device(self, event: dict[str, Any], args: dict[str, Any]) -> None:
+        begin, end = _span(event)
+        name = str(event.get("name"))
+        what = _WHAT.get(event["cat"], KERNEL)
+        if what == KERNEL and IS_COLLECTIVE.search(name) is not None:
+            what = COLLECTIVE
+        numbers = (args.get(key) for key in ("device", "correlation", "External id"))
+        device, correlation, external = (
+            one if isinstance(one, int) else UNKNOWN for one in numbers
+        )
+        self._add(
+            self._device, begin, end, self._names[name], what, max(device, 0), correlation,
+            external,
+        )  # fmt: skip
+
+    @staticmethod
+    def _add(columns: list[array[int]], *row: int) -> None:
+        for value in row:
+            bounded_number(value)
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+
+    def trace(self) -> Trace:
+        host = HostEvents(*(np.array(column, np.int64) for column in self._host))
+        return Trace(
+            list(self._names), list(self._operators), dict(self._devices()), host, self.left_out
+        )
+
+    def _devices(self) -> Iterator[tuple[int, DeviceEvents]]:
+        columns = [np.array(column, np.int64) for column in self._device]
+        begin, end, name, what, device, correlation, external = columns
+        nothing = (UNKNOWN, UNKNOWN)
+        launches = [self._launches.get(one, nothing) for one in correlation.tolist()]
+        launch, thread = np.array(launches, np.int64).reshape(-1, 2).T
+        called = np.array(
+            [self._operator_of.get(one, UNKNOWN) for one in external.tolist()], np.int64
+        )
+        for number in np.unique(device).tolist():
+            rows = np.flatnonzero(device == number)
+            rows = rows[np.argsort(begin[rows], kind="stable")]
+            yield number, DeviceEvents(
+                begin[rows], end[rows], name[rows], what[rows], launch[rows], thread[rows],
+                called[rows],
+            )  # fmt: skip
+
+
+def _span(event: dict[str, Any]) -> tuple[int, int]:
+    begin = time_ns(event["ts"])
+    return begin, begin + max(time_ns(event.get("dur", 0)), 0)

@@ -1,0 +1,1 @@
+"""The ledger of a device by a trace of torch.profiler."""
