@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from my_utils.analysis.diff.result import DifferenceData, IntervalData
+from my_utils.analysis.gpu_trace.difference import TraceDifferenceData
 from my_utils.analysis.live.alerts.alert import AlertData
 from my_utils.analysis.live.result import HangData, LastCallData, SnapshotData
 from my_utils.analysis.live.stacks import LiveData
@@ -50,6 +51,7 @@ OUTPUTS: dict[str, tuple[str, Any]] = {
     "why": ("my_utils why --json", WhyData),
     "report": ("my_utils report --json", ReportData),
     "diff": ("my_utils diff A B --json", DiffData),
+    "diff-traces": ("my_utils diff TRACE TRACE --json", TraceDifferenceData),
     "live": ("my_utils live --json, each line", LiveData),
     "live-alert": ("my_utils run --alert and my_utils live --alert, each message", AlertData),
     "trace": ("my_utils trace --json", SummaryData),

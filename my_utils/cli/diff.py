@@ -21,6 +21,7 @@ from ..analysis.diff.comparison import Sides, compare_files
 from ..analysis.diff.gates import GateData, GateResult, judge_gate, parse_gate, worst_of
 from ..analysis.diff.result import Difference, DifferenceData
 from ..analysis.diff.text import gate_line, junit, markdown
+from ..analysis.replay.inputs import traces_in
 from ..analysis.verdict.rank_files import SEPARATOR
 from ..core.command_line import (
     CommandParser,
@@ -64,6 +65,7 @@ def command_parser() -> CommandParser:
             "my_utils diff logs/before logs/after",
             "my_utils diff base/* --with new/* --gate 'iter:+2%' --gate 'memory:+5%'",
             "my_utils diff A B -o diff.html",
+            "my_utils diff before.json after.json",
             "my_utils diff A B --gate 'forward/attn:+3%' -o diff.xml",
             "my_utils diff base new --gate iter:+2% --bisect",
         ],
@@ -74,8 +76,8 @@ def command_parser() -> CommandParser:
     )
     add = chosen.add_argument
     add("runs", nargs="+", metavar="RUN",
-        help="log directory or glob; a folder of runs means its newest run. Two runs, A and B; "
-        "with --with, the runs of A")  # fmt: skip
+        help="log directory or glob; a folder of runs means its newest run; or a trace of "
+        "torch.profiler. Two, A and B; with --with, those of A")  # fmt: skip
     add("--with", dest="others", nargs="+", metavar="RUN", help="the runs of B")
     add("--gate", dest="gates", action="append", default=[], type=checked(parse_gate),
         metavar="NAME:LIMIT%",
@@ -136,6 +138,10 @@ def _main(argv: Sequence[str]) -> int:
     chosen = command_parser()
     args = chosen.parse_args(argv)
     check_outputs(chosen, args)
+    if traces_in([*args.runs, *(args.others or ())]):
+        from .diff_traces import compare
+
+        return compare(chosen, args, *_named(chosen, args))
     sides = _sides(chosen, args)
     compared = compare_files(
         *sides,
@@ -156,13 +162,17 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _sides(chosen: CommandParser, args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    first, second = _named(chosen, args)
+    return _runs(chosen, first, args.quiet), _runs(chosen, second, args.quiet)
+
+
+def _named(chosen: CommandParser, args: argparse.Namespace) -> tuple[list[str], list[str]]:
     first, second = args.runs, args.others
     if second is None:
         if len(first) != 2:
             chosen.error(f"pass two runs, or several of each side with --with: {len(first)} came")
         first, second = first[:1], first[1:]
-    sides = [_runs(chosen, paths, args.quiet) for paths in (first, second)]
-    return sides[0], sides[1]
+    return first, second
 
 
 def _runs(chosen: CommandParser, paths: Sequence[str], quiet: bool) -> list[str]:

@@ -183,7 +183,8 @@ def one_trace(folder: Path) -> None:
         for category, name in (("user_annotation", "ProfilerStep#3"), ("kernel", "gemm"))
     ]
     text = json.dumps({"traceEvents": slices})
-    (folder / "trace.json").write_text(text, encoding="utf-8")
+    for name in ("trace", "before", "after"):
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 def kernels(folder: Path) -> None:

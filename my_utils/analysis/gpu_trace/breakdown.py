@@ -59,10 +59,11 @@ class Breakdown:
     """path: of the trace. rows: ns by the names in `ROWS`; they add up to `span_ns`.
     communication_ns, copies_ns: all of it, whatever runs beside it. launch_ns: from the host's call
     to the begin, the median and the 99th of a hundred; None where no call is known. longest:
-    kernels with most time."""
+    kernels with most time. steps: that the trace marks, 0 for none."""
 
     path: str
     device: int
+    steps: int
     span_ns: int
     events: int
     rows: dict[str, int]
@@ -111,8 +112,9 @@ def _breakdown(path: str, number: int, events: DeviceEvents, trace: Trace) -> Br
         rows[row], before = covered - before, covered
     for row, ns in _idle(events, trace.host).items():
         rows[row] = ns
+    span_ns = int(events.end.max() - events.begin.min())
     return Breakdown(
-        path, number, int(events.end.max() - events.begin.min()), len(events.begin), rows,
+        path, number, trace.steps, span_ns, len(events.begin), rows,
         _union_ns(events, collectives), _union_ns(events, copies), _launch_delays(events),
         _longest(events, trace),
     )  # fmt: skip

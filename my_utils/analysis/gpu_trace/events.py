@@ -17,6 +17,7 @@ from ..replay.torch_trace import (
     IS_COLLECTIVE,
     LAUNCHES,
     ON_DEVICE,
+    STEP,
     Words,
     bounded_number,
     time_ns,
@@ -58,13 +59,14 @@ class HostEvents:
 
 @dataclass
 class Trace:
-    """devices: by number. operators: names and shapes, as ("aten::mm", "[[8, 4], [4, 2]]").
-    left_out: slices whose times are no numbers."""
+    """devices: by number. steps: how many `ProfilerStep#` it marks. operators: names and shapes, as
+    ("aten::mm", "[[8, 4], [4, 2]]"). left_out: slices whose times are no numbers."""
 
     names: list[str]
     operators: list[tuple[str, str]]
     devices: dict[int, DeviceEvents]
     host: HostEvents
+    steps: int
     left_out: int
 
 
@@ -82,7 +84,7 @@ def read_gpu_trace(path: str) -> Trace:
 
 class _Reader:
     def __init__(self) -> None:
-        self.left_out = 0
+        self.left_out = self._steps = 0
         self._names, self._operators, self._threads = Words(), Words(), Words()
         self._device: list[array[int]] = [array("q") for _ in range(7)]
         self._host: list[array[int]] = [array("q") for _ in range(4)]
@@ -95,6 +97,8 @@ class _Reader:
         args = args if isinstance(args, dict) else {}
         if category in ON_DEVICE:
             self._take_device(event, args)
+        elif category == "user_annotation" and str(event.get("name")).startswith(STEP):
+            self._steps += 1
         elif category == "cpu_op":
             begin, end = _span(event)
             self._add(self._host, begin, end, self._threads[event.get("tid")], 0)
@@ -134,9 +138,9 @@ class _Reader:
 
     def trace(self) -> Trace:
         host = HostEvents(*(np.array(column, np.int64) for column in self._host))
-        return Trace(
-            list(self._names), list(self._operators), dict(self._devices()), host, self.left_out
-        )
+        devices = dict(self._devices())
+        names, operators = list(self._names), list(self._operators)
+        return Trace(names, operators, devices, host, self._steps, self.left_out)
 
     def _devices(self) -> Iterator[tuple[int, DeviceEvents]]:
         columns = [np.array(column, np.int64) for column in self._device]

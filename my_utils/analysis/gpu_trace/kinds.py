@@ -11,15 +11,19 @@ NAMES_KEPT = 4096
 
 # In this order: a kernel is of the first kind that its name shows.
 _KINDS: tuple[tuple[str, str], ...] = (
-    ("attention", r"flash|fmha|attention|sdpa|paged_?attn"),
-    ("convolution", r"conv|winograd|implicit_gemm|miopen|fprop|dgrad|wgrad"),
+    ("attention", r"flash|fmha|attention|attn|sdpa"),
+    ("convolution", r"conv|winograd|implicit_gemm|miopen|fprop|dgrad|wgrad|[sh]cudnn"),
     ("matmul", r"gemm|gemv|matmul|cijk_|xmma|cutlass|nvjet|_mm_|triton_tem|splitk|cublas"),
-    ("normalization", r"norm|welford"),
+    ("normalization", r"norm|welford|\bbn_(fw|bw)"),
     ("optimizer", r"multi_tensor|fused_?(adam|sgd|lamb)|adam"),
     ("softmax and loss", r"softmax|nll_loss|cross_entropy"),
     ("indexing", r"index|embedding|gather|scatter|sort|topk|\bcat|catarray"),
     ("reduction", r"reduce|triton_(red|per)|cumsum|scan"),
-    ("elementwise", r"elementwise|triton_poi|fill|copy_?kernel|dropout|distribution|pool|upsampl"),
+    (
+        "elementwise",
+        r"elementwise|triton_poi|fill|copy_?kernel|dropout|distribution|pool|upsampl|transpose|"
+        r"tonhwc|tonchw",
+    ),
 )
 KINDS = (*(kind for kind, _ in _KINDS), OTHER)
 _PATTERNS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS]

@@ -22,6 +22,7 @@ from my_utils.analysis.gpu_trace.breakdown import (
     breakdowns_of,
 )
 from my_utils.analysis.gpu_trace.kinds import COMMUNICATION, COPIES, FILLS, kind_of
+from my_utils.cli.diff import main as diff
 from my_utils.cli.why import main
 
 from ...conftest import ROOT
@@ -152,7 +153,11 @@ def test_kernels_by_operator_and_shape(tmp_path: Path) -> None:
         ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32", "matmul"),
         ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_NNT", "matmul"),
         ("void fmha_cutlassF_f16_aligned_64x64_rf_sm80", "attention"),
-        ("void cudnn::ops::nchwToNhwcKernel<float>", "other kernels"),
+        ("void cudnn::ops::nchwToNhwcKernel<float>", "elementwise"),
+        ("attn_fwd", "attention"),
+        ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", "convolution"),
+        ("void cudnn::bn_bw_1C11_kernel_new<float>", "normalization"),
+        ("my_kernel", "other kernels"),
         ("sm80_xmma_fprop_implicit_gemm_f16f16", "convolution"),
         ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<Adam>", "optimizer"),
         ("void cunn_SoftMaxForward<4, float>", "softmax and loss"),
@@ -222,6 +227,50 @@ def test_why_shows_it_where_nothing_else_can_be_said(
     assert (device["path"], device["span_ns"]) == (str(path), 100)
     assert sum(row["ns"] for row in device["rows"]) == 100
     assert (device["launch_median_ns"], device["longest"][0]["count"]) == (10, 1)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_two_traces(steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a step where both mark them. What is the same in both is there, too."""
+    marks = [slice_of("user_annotation", f"ProfilerStep#{at}", 0, 9) for at in range(steps)]
+    paths = []
+    for name, took in (("a", 100), ("b", 300)):
+        events = [device_event("sm80_xmma_gemm_f16", 0, took), device_event("flash_fwd", 500, 520)]
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({"traceEvents": [*marks, *events]}))
+        paths.append(str(path))
+    assert diff(paths) == 0
+    head, _, *table, foot = capsys.readouterr().out.splitlines()
+    assert head.startswith("B takes a device ") and ("a step" in head) == bool(steps)
+    assert table[0].split() == ["matmul", "0.000", "ms", "0.000", "ms", "+0.000", "ms"]
+    assert foot.startswith(" and ".join(paths))
+    assert diff([*paths, "--json", "-o", str(tmp_path / "d.json")]) == 0
+    data = loads_checked("diff-traces", capsys.readouterr().out)
+    assert data == json.loads((tmp_path / "d.json").read_text())
+    rows = {one["row"]: (one["a_ns"], one["b_ns"]) for one in data["rows"]}
+    of = max(steps, 1)
+    assert rows["matmul"] == (100 // of, 300 // of) and rows["attention"] == (20 // of, 20 // of)
+    assert rows["sum"] == (520 // of, 520 // of)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--gate", "iter:+2%"], "--gate is for runs, not for traces"),
+        (["--steps", "1:2"], "--steps is for runs, not for traces"),
+        (["-o", "d.html"], "known are .json and .txt"),
+    ],
+)
+def test_what_is_for_runs(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"traceEvents": []}))
+    with pytest.raises(SystemExit, match="2"):
+        diff([str(path), str(path), *words])
+    assert says in capsys.readouterr().err
+    assert diff([str(path), str(path)]) == 4
+    assert "no device did anything" in capsys.readouterr().err
 
 
 def test_a_trace_of_the_host_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
