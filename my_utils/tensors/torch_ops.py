@@ -45,7 +45,8 @@ def _make_library() -> Any:
         fake = _fake_reduction(length, getattr(torch, dtype))
         _define(library, name, "(Tensor x) -> Tensor", fake)
     signature = "(Tensor x, Tensor(a!) out, int row) -> ()"
-    _define(library, "hash_into", signature, lambda x, out, row: None)
+    for name in ("hash_into", "sums_into"):
+        _define(library, name, signature, lambda x, out, row: None)
     return library
 
 

@@ -205,6 +205,17 @@ def test_hash_into_writes_one_row() -> None:
     assert out[[0, 1, 3]].eq(7).all()
 
 
+@pytest.mark.parametrize("shape", [(10,), (37, 61), (1 << 19,), (0,), ()])
+def test_sums_into_writes_one_row(shape: tuple[int, ...]) -> None:
+    x = torch.rand(shape).mT if len(shape) > 1 else torch.rand(shape)
+    out = torch.full((3, 8), 7)
+    assert OPS.sums_into(x, out, 1) is None
+    assert [value % 2**64 for value in out[1].tolist()] == list(tensors.tensor_sums(x).sums)
+    assert out[[0, 2]].eq(7).all()
+    with pytest.raises(RuntimeError, match=r"my_utils::sums_into: .*\[rows, 8\], not int64"):
+        OPS.sums_into(x, torch.zeros(3, 2, dtype=torch.int64), 1)
+
+
 def test_modes() -> None:
     x = torch.arange(9.0)
     out = torch.zeros(1, 2, dtype=torch.int64)
@@ -577,6 +588,17 @@ def test_hash_into_on_the_current_stream() -> None:
             OPS.hash_into(x, out, value)
     side.synchronize()
     assert out.tolist() == wanted
+
+
+@pytest.mark.gpu
+def test_sums_into_on_a_gpu() -> None:
+    x = torch.rand(3000, 700)
+    out = torch.zeros(3, 8, dtype=torch.int64, device="cuda")
+    views = [x, x.t(), x[:, 1:]]
+    for row, view in enumerate(views):
+        OPS.sums_into(view.cuda(), out, row)
+    found = [[value % 2**64 for value in row] for row in out.tolist()]
+    assert found == [list(tensors.tensor_sums(view).sums) for view in views]
 
 
 @pytest.mark.gpu

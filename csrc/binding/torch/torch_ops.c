@@ -97,7 +97,7 @@ static int compute(const struct mu_quantity *quantity, const struct mu_tensor *t
 
 /* --- kernels -------------------------------------------------------------------------------- */
 
-/* An operator (Tensor x) -> Tensor. */
+/* An operator (Tensor x) -> Tensor, or one that writes into a row of `out`. */
 struct reduction {
     const char *name;
     const struct mu_quantity *quantity;
@@ -106,6 +106,8 @@ struct reduction {
 static const struct reduction tensor_hash_op = {"tensor_hash", &mu_content_hash};
 static const struct reduction stats_op = {"stats", &mu_statistics};
 static const struct reduction nan_inf_op = {"nan_inf_count", &mu_nan_inf_counts};
+static const struct reduction hash_into_op = {"hash_into", &mu_content_hash};
+static const struct reduction sums_into_op = {"sums_into", &mu_content_sums};
 
 static void raise(const char *operator, const struct mu_error *err) {
     char message[MU_ERROR_MESSAGE_MAX + 64];
@@ -179,26 +181,26 @@ static const char *shape_text(const struct mu_tensor *view, char *text, size_t c
     return text;
 }
 
-static int check_rows(const struct mu_tensor *out, struct mu_error *err) {
-    if (out->dtype == MU_DTYPE_INT64 && out->ndim == 2 && out->shape[1] == 2 &&
+static int check_rows(const struct mu_tensor *out, int64_t columns, struct mu_error *err) {
+    if (out->dtype == MU_DTYPE_INT64 && out->ndim == 2 && out->shape[1] == columns &&
         mu_tensor_is_contiguous(out)) {
         return MU_OK;
     }
     char shape[64];
     return mu_error_set(err, MU_ERR_ARGUMENT,
-                        "out must be a contiguous int64 tensor of shape [rows, 2], not %s%s of "
+                        "out must be a contiguous int64 tensor of shape [rows, %d], not %s%s of "
                         "shape %s",
-                        mu_tensor_is_contiguous(out) ? "" : "non-contiguous ",
+                        (int)columns, mu_tensor_is_contiguous(out) ? "" : "non-contiguous ",
                         mu_dtype_info(out->dtype)->name, shape_text(out, shape, sizeof(shape)));
 }
 
 /* The row of `out`, on the device of `x`. */
-static int row_of(struct mu_torch_tensor *out, const struct mu_tensor *x, int64_t row, void **place,
-                  struct mu_error *err) {
+static int row_of(struct mu_torch_tensor *out, const struct mu_tensor *x, int64_t columns,
+                  int64_t row, void **place, struct mu_error *err) {
     struct mu_tensor view = {0};
     int code = view_of(out, &view, err);
     if (code == MU_OK) {
-        code = check_rows(&view, err);
+        code = check_rows(&view, columns, err);
     }
     if (code != MU_OK) {
         return code;
@@ -216,32 +218,42 @@ static int row_of(struct mu_torch_tensor *out, const struct mu_tensor *x, int64_
     if (torch.get_mutable_data_ptr(out, &data) != 0) {
         return no_view(err);
     }
-    *place = (int64_t *)data + 2 * row;
+    *place = (int64_t *)data + columns * row;
     return MU_OK;
 }
 
-static int hash_into(struct mu_torch_tensor *x, struct mu_torch_tensor *out, int64_t row,
-                     struct mu_error *err) {
+static int compute_into(const struct mu_quantity *quantity, struct mu_torch_tensor *x,
+                        struct mu_torch_tensor *out, int64_t row, struct mu_error *err) {
     struct mu_tensor view = {0};
     void *place = NULL;
     int code = view_of(x, &view, err);
     if (code == MU_OK) {
-        code = row_of(out, &view, row, &place, err);
+        code = row_of(out, &view, quantity->count, row, &place, err);
     }
-    return code == MU_OK ? compute(&mu_content_hash, &view, place, err) : code;
+    return code == MU_OK ? compute(quantity, &view, place, err) : code;
+}
+
+static void run_into(const struct reduction *op, uint64_t *stack) {
+    struct mu_torch_tensor *x = handle_of(stack[0]), *out = handle_of(stack[1]);
+    struct mu_error err;
+    int code = compute_into(op->quantity, x, out, (int64_t)stack[2], &err);
+    torch.delete_tensor(x);
+    torch.delete_tensor(out);
+    if (code != MU_OK) {
+        raise(op->name, &err);
+    }
 }
 
 static void hash_into_kernel(uint64_t *stack, uint64_t arguments, uint64_t results) {
     (void)arguments;
     (void)results;
-    struct mu_torch_tensor *x = handle_of(stack[0]), *out = handle_of(stack[1]);
-    struct mu_error err;
-    int code = hash_into(x, out, (int64_t)stack[2], &err);
-    torch.delete_tensor(x);
-    torch.delete_tensor(out);
-    if (code != MU_OK) {
-        raise("hash_into", &err);
-    }
+    run_into(&hash_into_op, stack);
+}
+
+static void sums_into_kernel(uint64_t *stack, uint64_t arguments, uint64_t results) {
+    (void)arguments;
+    (void)results;
+    run_into(&sums_into_op, stack);
 }
 
 /* --- registration --------------------------------------------------------------------------- */
@@ -252,6 +264,7 @@ static const struct {
 } kernels[] = {
     {"tensor_hash", tensor_hash_kernel},
     {"hash_into", hash_into_kernel},
+    {"sums_into", sums_into_kernel},
     {"stats", stats_kernel},
     {"nan_inf_count", nan_inf_kernel},
 };

@@ -14,6 +14,7 @@ struct mu_quantity {
 };
 
 extern const struct mu_quantity mu_content_hash; /* lo, hi */
+extern const struct mu_quantity mu_content_sums; /* struct mu_hash_sums of the whole */
 extern const struct mu_quantity mu_statistics;   /* struct mu_stats, 15 fields as doubles, and 0 */
 extern const struct mu_quantity mu_nan_inf_counts; /* NaN, +Inf, -Inf */
 

@@ -28,6 +28,7 @@
 
 enum {
     MU_GPU_HASH_WORDS = 2,    /* uint64_t: lo, hi of the content digest */
+    MU_GPU_SUMS_WORDS = 8,    /* uint64_t: struct mu_hash_sums of the whole tensor */
     MU_GPU_NAN_INF_WORDS = 3, /* int64_t: NaN, +Inf, -Inf */
     MU_GPU_STATS_WORDS = 16,  /* double: the fields of struct mu_stats up to first_inf, and 0 */
 };
@@ -35,6 +36,7 @@ enum {
 /* The operations on one tensor. */
 enum mu_gpu_operation {
     MU_GPU_OP_HASH,       /* MU_GPU_HASH_WORDS numbers */
+    MU_GPU_OP_SUMS,       /* MU_GPU_SUMS_WORDS numbers */
     MU_GPU_OP_NAN_INF,    /* MU_GPU_NAN_INF_WORDS numbers */
     MU_GPU_OP_STATS,      /* MU_GPU_STATS_WORDS numbers */
     MU_GPU_OP_STATS_PART, /* struct mu_stats_part, which mu_stats_finish takes */

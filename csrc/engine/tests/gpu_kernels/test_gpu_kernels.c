@@ -73,6 +73,12 @@ static void check_hash(const struct mu_tensor *tensor) {
     CHECK_INT(enqueue(MU_GPU_OP_HASH, &moved, got), MU_OK);
     CHECK_INT(got[0], want.lo);
     CHECK_INT(got[1], want.hi);
+    struct mu_hash_part part;
+    struct mu_hash_sums sums = {{1}, {2}};
+    CHECK_INT(mu_hash_part_of(&part, tensor, tensor->shape, NULL, NULL), MU_OK);
+    CHECK_INT(enqueue(MU_GPU_OP_SUMS, &moved, &sums), MU_OK);
+    CHECK(memcmp(&sums, &part.sums, sizeof(sums)) == 0);
+    mu_hash_part_free(&part);
 }
 
 static void test_hash_of_all_views(void) {

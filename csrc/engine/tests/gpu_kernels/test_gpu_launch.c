@@ -35,22 +35,22 @@ static struct mu_tensor on_fake(const int64_t *size) {
     return on_gpu(&tensor);
 }
 
-/* All four, on one stream. */
+/* All of them, on one stream. */
 static int run_all(void *stream, struct mu_error *err) {
     static const struct mu_compare_tolerance exact = {0, 0, 0};
     static struct {
         struct mu_gpu_diff diff;
         struct mu_gpu_mismatch list[3];
     } diff;
-    static const enum mu_gpu_operation operations[] = {MU_GPU_OP_HASH, MU_GPU_OP_NAN_INF,
-                                                       MU_GPU_OP_STATS};
+    static const enum mu_gpu_operation operations[] = {MU_GPU_OP_HASH, MU_GPU_OP_SUMS,
+                                                       MU_GPU_OP_NAN_INF, MU_GPU_OP_STATS};
     struct mu_tensor tensor = on_fake(shape);
-    uint64_t hash[MU_GPU_HASH_WORDS];
+    uint64_t hash[MU_GPU_HASH_WORDS], sums[MU_GPU_SUMS_WORDS];
     int64_t counts[MU_GPU_NAN_INF_WORDS];
     double words[MU_GPU_STATS_WORDS];
-    void *const out[] = {hash, counts, words};
+    void *const out[] = {hash, sums, counts, words};
     int code = MU_OK;
-    for (int i = 0; code == MU_OK && i < 3; i++) {
+    for (int i = 0; code == MU_OK && i < 4; i++) {
         code = mu_gpu_enqueue_on(fixture_gpu, operations[i], &tensor, stream, out[i], err);
     }
     return code != MU_OK ? code
@@ -64,14 +64,14 @@ static void test_all_goes_to_the_stream_and_nothing_waits(void) {
     void *stream = fake_fakeCudaStream(3);
     CHECK_INT(run_all(stream, NULL), MU_OK);
     CHECK_INT(fixture_compiled, 4);
-    CHECK_INT(fake.launches, 8);
+    CHECK_INT(fake.launches, 10);
     for (int i = 0; i < fake.launches; i++) {
         CHECK_INT(fake.launched[i].stream, 3);
         CHECK(fake.launched[i].blocks <= PROCESSORS * 8 || fake.launched[i].threads == 256);
     }
     check_nothing_waited();
-    CHECK_INT(fake_fakeCudaCalls("cuCtxPushCurrent"), 4);
-    CHECK_INT(fake_fakeCudaCalls("cuCtxPopCurrent"), 4);
+    CHECK_INT(fake_fakeCudaCalls("cuCtxPushCurrent"), 5);
+    CHECK_INT(fake_fakeCudaCalls("cuCtxPopCurrent"), 5);
     CHECK_INT(fake_fakeCudaLiveMemory(), 0);
     fixture_close();
 }
