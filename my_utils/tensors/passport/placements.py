@@ -25,11 +25,13 @@ class Local(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """What this rank has of a tensor of `shape`, and the ranks that have parts of the same one."""
+    """What this rank has of a tensor of `shape`. group: the ranks that have parts of the same one.
+    replicas: those of them that have these very boxes."""
 
     shape: tuple[int, ...]
     locals: list[Local]
     group: GroupData
+    replicas: GroupData
 
 
 def place(tensor: Tensor, replicas: GroupData | None, rank: int, world_size: int) -> Placed:
@@ -42,13 +44,14 @@ def place(tensor: Tensor, replicas: GroupData | None, rank: int, world_size: int
     values = tensor.detach()
     shape, begin = tuple(values.shape), [0] * values.dim()
     group = replicas or (GroupData() if world_size == 1 else GroupData(str(rank), _PLAIN))
+    same = group
     megatron = _megatron(tensor)
     if megatron is not None:
-        group, dim, tp_rank, tp_size = megatron
+        group, same, dim, tp_rank, tp_size = megatron
         if dim is not None:
             begin[dim] = tp_rank * shape[dim]
             shape = (*shape[:dim], shape[dim] * tp_size, *shape[dim + 1 :])
-    return Placed(shape, [Local(values, tuple(begin))], group)
+    return Placed(shape, [Local(values, tuple(begin))], group, same)
 
 
 def group_of(ranks: Sequence[int], why: str = "") -> GroupData:
@@ -61,11 +64,17 @@ def _of_dtensor(tensor: Any) -> Placed:
     coordinate = mesh.get_coordinate()
     group = group_of(mesh.mesh.flatten().tolist())
     if coordinate is None:
-        return Placed(shape, [], group)
+        return Placed(shape, [], group, group)
     if any(placement.is_partial() for placement in tensor.placements):
-        return Placed(shape, [], GroupData(group.ranks, "sums that are not reduced yet (Partial)"))
+        group = GroupData(group.ranks, "sums that are not reduced yet (Partial)")
+        return Placed(shape, [], group, group)
     boxes = local_boxes(tensor.detach(), coordinate)
-    return Placed(shape, [Local(*box) for box in boxes], group)
+    along = [
+        slice(None) if placement.is_replicate() else place
+        for placement, place in zip(tensor.placements, coordinate, strict=True)
+    ]
+    same = group_of(mesh.mesh[tuple(along)].flatten().tolist())
+    return Placed(shape, [Local(*box) for box in boxes], group, same)
 
 
 # --- replicas of plain tensors ---
@@ -85,9 +94,9 @@ def replicated_by(module: Any) -> GroupData | None:
     return group_of(ranks)
 
 
-def _megatron(tensor: Any) -> tuple[GroupData, int | None, int, int] | None:
-    """The ranks of a Megatron parameter, the dimension along which it is sharded, and which shard
-    of how many this is; None if it is none."""
+def _megatron(tensor: Any) -> tuple[GroupData, GroupData, int | None, int, int] | None:
+    """The ranks of a Megatron parameter, those that have the same shard, the dimension along which
+    it is sharded, and which shard of how many this is; None if it is none."""
     state = sys.modules.get("megatron.core.parallel_state")
     if not hasattr(tensor, "tensor_model_parallel") or state is None:
         return None
@@ -98,9 +107,11 @@ def _megatron(tensor: Any) -> tuple[GroupData, int | None, int, int] | None:
     ranks = dist.get_process_group_ranks
     if not getattr(tensor, "allreduce", True):
         group = group_of(ranks(state.get_expert_data_parallel_group()))
-        return GroupData(group.ranks, "experts: a layout says which"), None, 0, 1
+        group = GroupData(group.ranks, "experts: a layout says which")
+        return group, group, None, 0, 1
     group = group_of(ranks(state.get_tensor_and_data_parallel_group(with_context_parallel=True)))
     if not tensor.tensor_model_parallel:
-        return group, None, 0, 1
+        return group, group, None, 0, 1
+    same = group_of(ranks(state.get_data_parallel_group(with_context_parallel=True)))
     size = state.get_tensor_model_parallel_world_size()
-    return group, tensor.partition_dim, state.get_tensor_model_parallel_rank(), size
+    return group, same, tensor.partition_dim, state.get_tensor_model_parallel_rank(), size

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from .file import GroupData
+    from .placements import Placed
 
 _BY_DESIGN = "statistics of BatchNorm, which differ between replicas by design"
 
@@ -89,7 +90,7 @@ def passport(
     if step is not None:
         check_int("step", step, 0, or_none=True)
     builder = Builder(torch_dtype(dtype), layout)
-    named = _of_module(model) if isinstance(model, torch.nn.Module) else _of_mapping(model)
+    named = tensors_of(model) if isinstance(model, torch.nn.Module) else _of_mapping(model)
     _add_all(builder, list(named), layout is not None)
     where = type(model).__name__
     return Passport(builder.finish(where, step, current_rank(), world_size()))
@@ -116,6 +117,21 @@ def _add_all(
     """Where there is a layout, a name means the same tensor on all ranks."""
     from .builder import Found
     from .file import GroupData
+
+    if has_layout:
+        named = [(name, tensor, GroupData()) for name, tensor, _ in named]
+    for name, _, placed, tied in placed_tensors(named):
+        for values, at in placed.locals:
+            builder.add(Found(name, placed.shape, at, values, placed.group, tied))
+        if placed.group.why and not placed.locals:
+            builder.notes.append(f"{name} was left out: {placed.group.why}")
+
+
+def placed_tensors(
+    named: list[tuple[str, Tensor, GroupData | None]],
+) -> Iterator[tuple[str, Tensor, Placed, str]]:
+    """Each tensor by its plain name, with what this rank has of it, and the name of the one whose
+    memory it shares, "" if that is none. named: with the ranks that have replicas of it."""
     from .placements import place
 
     names = _plain_names([name for name, _, _ in named])
@@ -123,14 +139,8 @@ def _add_all(
     rank, size = current_rank(), world_size()
     for given, tensor, replicas in named:
         name = names[given]
-        placed = place(tensor, GroupData() if has_layout else replicas, rank, size)
         tied = first.setdefault(_memory(tensor), name) if tensor.numel() else name
-        for values, at in placed.locals:
-            builder.add(
-                Found(name, placed.shape, at, values, placed.group, "" if tied == name else tied)
-            )
-        if placed.group.why and not placed.locals:
-            builder.notes.append(f"{name} was left out: {placed.group.why}")
+        yield name, tensor, place(tensor, replicas, rank, size), "" if tied == name else tied
 
 
 def _memory(tensor: Any) -> tuple[object, ...]:
@@ -142,7 +152,7 @@ def _memory(tensor: Any) -> tuple[object, ...]:
         return (id(tensor),)
 
 
-def _of_module(model: nn.Module) -> Iterator[tuple[str, Tensor, GroupData | None]]:
+def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, GroupData | None]]:
     """Each parameter and persistent buffer by each of its names, with the ranks that have
     replicas of it. Statistics of BatchNorm are in a group of their own: each replica has others."""
     from torch.nn.modules.batchnorm import _NormBase

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from math import prod
 from operator import add
+from typing import TypeVar
 
 from ..._core import TensorSums, differing_block
 from ...core.printable import escaped
 from ...core.ranges import parse_ranks, ranks_text
 from .boxes import Box, box_of_bytes, gaps, place_text, tilings
 from .file import ITEM_BYTES, PassportData, PassportError, TensorData, boxes_of
+
+_Value = TypeVar("_Value")
 
 BLOCK_BYTES = 4096
 STATISTICS = "statistics"
@@ -96,16 +99,9 @@ class Tensor:
     def _disagreement(
         self, box: Box, votes: dict[TensorSums, list[int]]
     ) -> tuple[set[int], str, str]:
-        groups = sorted(votes.items(), key=lambda vote: -len(vote[1]))
-        usual, others = groups[0], groups[1:]
-        odd = {rank for _, ranks in others for rank in ranks}
-        where = self.where(usual[0], others[0][0], box) if len(others) == 1 else ""
-        if len(usual[1]) > max(len(ranks) for _, ranks in others):
-            count = len(usual[1])
-            against = f"{ranks_text(odd, 4)} against the {count} other{'s' * (count > 1)}"
-        else:
-            against = " against ".join(ranks_text(ranks, 4) for _, ranks in groups[:3])
-            odd = {rank for _, ranks in groups for rank in ranks}
+        groups = by_votes(votes)
+        where = self.where(groups[0][0], groups[1][0], box) if len(groups) == 2 else ""
+        odd, against = who_differs([ranks for _, ranks in groups])
         return odd, where or place_text(box, self.shape), against
 
     def where(self, a: TensorSums, b: TensorSums, box: Box | None = None) -> str:
@@ -118,6 +114,26 @@ class Tensor:
         end = min(begin + BLOCK_BYTES, self.nbytes)
         place = box_of_bytes(begin, end, self.shape, ITEM_BYTES[self.dtype])
         return place_text(place.overlap(box) or box if box else place, self.shape)
+
+
+def by_votes(votes: dict[_Value, list[int]]) -> list[tuple[_Value, list[int]]]:
+    """What most ranks have comes first."""
+    return sorted(votes.items(), key=lambda vote: -len(vote[1]))
+
+
+def who_differs(groups: Sequence[Sequence[int]]) -> tuple[set[int], str]:
+    """The ranks that are not as most are, and in words who is against whom. groups: the ranks that
+    agree with each other, the largest first.
+
+    >>> who_differs([[0, 1, 3], [2]]), who_differs([[0], [1]])
+    (({2}, 'rank 2 against the 3 others'), ({0, 1}, 'rank 0 against rank 1'))
+    """
+    usual, *others = groups
+    if len(usual) > max(map(len, others)):
+        odd = {rank for ranks in others for rank in ranks}
+        return odd, f"{ranks_text(odd, 4)} against the {len(usual)} other{'s' * (len(usual) > 1)}"
+    against = " against ".join(ranks_text(ranks, 4) for ranks in groups[:3])
+    return {rank for ranks in groups for rank in ranks}, against
 
 
 def _block(a: TensorSums, b: TensorSums) -> int | None:
