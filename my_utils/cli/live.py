@@ -27,12 +27,12 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from typing import cast
 
 from ..analysis.live.alerts.options import add_alerts, check_alerts
 from ..analysis.live.judged import Judged
 from ..analysis.live.poll import STUCK_AFTER_S, Snapshot, SnapshotRequest, as_data
 from ..analysis.live.poller import Poller
-from ..analysis.live.result import SnapshotData
 from ..analysis.live.stacks import (
     LiveData,
     places_by_rank,
@@ -43,6 +43,7 @@ from ..analysis.live.stacks import (
 )
 from ..analysis.live.view import View
 from ..analysis.process_stacks.request import Stacks
+from ..analysis.verdict.replicas import ReplicaReader, replica_text
 from ..analysis.verdict.text import terminal_width
 from ..core.arguments import parse_seconds
 from ..core.command_line import (
@@ -65,6 +66,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..analysis.live.alerts.watch import Watch
     from ..core.receiver import Receiver
+    from ..tensors.replicas.result import ReplicasData
 
 BETWEEN_POLLS_S = 0.5
 INTERVAL_MAX_S = 86_400.0
@@ -78,7 +80,8 @@ _STATUSES = """\
 0  with --once: ranks were found, and none stands out
 1  with --once or --hung: no rank was found in LOGS
 2  wrong arguments, or LOGS cannot be read
-3  with --once: at least one rank stands out: dead, silent, behind, or elsewhere than the others
+3  with --once: at least one rank stands out: dead, silent, behind, or elsewhere than the others; \
+or replicas differ
 130  with --once or --hung: interrupted by Ctrl-C
 """
 _NOTES = (
@@ -170,6 +173,7 @@ class _Snapshots:
         table = functools.partial(table_lines, head="none")  # the view paints its lines itself
         self.view = View(color=self.color, group=False if arguments.all else None, table=table)
         self.judged = Judged(arguments.logs, arguments.ranks)
+        self.replicas = ReplicaReader(arguments.logs)
 
     def take_confirmed(self) -> tuple[str | list[str], int]:
         """As `take`, of the second of two polls: an accusation needs both."""
@@ -182,14 +186,18 @@ class _Snapshots:
         """JSON, or lines for people, and the exit status that belongs to it."""
         seen = self.poller.poll()
         stacks = stacks_of(seen) if self.stacks else None
+        replicas = self.replicas.read()
+        status = _status(seen, replicas, is_hung_check=self.is_hung_check)
         if self.json:
-            data: SnapshotData | LiveData = as_data(seen)
+            data = cast(LiveData, as_data(seen))
             if stacks is not None:
-                data = {**data, "stacks": stacks_as_data(stacks)}
-            return json.dumps(data), _status(seen)
+                data["stacks"] = stacks_as_data(stacks)
+            if replicas is not None:
+                data["replicas"] = replicas
+            return json.dumps(data), status
         title, *lines = self.view.lines(seen, self._places(seen, stacks))
         below = [] if stacks is None else ["", *stack_view_lines(stacks, seen)]
-        return [title, *self.above(), *lines, *below], _status(seen)
+        return [title, *self.above(), *lines, *below], status
 
     def _places(self, seen: Snapshot, stacks: Stacks | None) -> dict[int, str]:
         """Of a hang, where the ranks that hold up the others are in their Python code."""
@@ -198,14 +206,16 @@ class _Snapshots:
         return places_by_rank(stacks) if stacks is not None else {}
 
     def above(self) -> list[str]:
-        """What bounds the run. Not with --hung, which asks another question."""
+        """Whether replicas differ, and what bounds the run. Not with --hung, which asks another
+        question."""
         if self.is_hung_check:
             return []
+        lines = replica_text(self.replicas.read())
         verdict = self.judged.verdict()
-        if verdict is None:
-            return []
-        lines = verdict.lines(terminal_width())
-        return ["", *(lines[:1] if verdict.status == "not judged" else lines)]
+        if verdict is not None:
+            judged = verdict.lines(terminal_width())
+            lines += judged[:1] if verdict.status == "not judged" else judged
+        return ["", *lines] if lines else []
 
 
 def _watch(arguments: argparse.Namespace) -> tuple[Receiver | None, Watch | None]:
@@ -225,10 +235,12 @@ def _watch(arguments: argparse.Namespace) -> tuple[Receiver | None, Watch | None
     return receiver, Watch(name, run_id, receiver.send, limits)
 
 
-def _status(seen: Snapshot) -> int:
+def _status(seen: Snapshot, replicas: ReplicasData | None, *, is_hung_check: bool) -> int:
     if not seen.found.ranks:
         return EXIT_NOTHING
     stands_out = seen.suspects if seen.hang is None else seen.hang.hung
+    if not is_hung_check and replicas is not None and replicas["status"] == "differ":
+        return EXIT_SUSPECTS
     return EXIT_SUSPECTS if stands_out else EXIT_FINE
 
 

@@ -25,6 +25,7 @@ from ..analysis.timeline import data as timeline_data
 from ..analysis.timeline.text import LINES_SHOWN, timeline_lines
 from ..analysis.timeline.timeline import Timeline
 from ..analysis.verdict.export import add_export, export_verdict
+from ..analysis.verdict.replicas import ReplicaReader, replica_text
 from ..analysis.verdict.result import Verdict
 from ..analysis.verdict.text import LINES_MAX, shortened, terminal_width
 from ..core.arguments import parse_seconds
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from ..analysis.gpu_trace.breakdown import Breakdown
     from ..analysis.ledger.ledger import Ledger
     from ..analysis.why.hang import HungRun
+    from ..tensors.replicas.result import ReplicasData
 
 TRACES_READ = 4  # again, of a run that cannot be judged
 EXIT_OK = 0
@@ -73,6 +75,7 @@ class Answer(NamedTuple):
     ledger: Ledger | None
     timeline: Timeline | None
     devices: list[Breakdown]
+    replicas: ReplicasData | None
     whole: frozenset[str]
 
 
@@ -88,7 +91,7 @@ def command_parser() -> CommandParser:
         ],
         statuses="0  judged, and nothing was found\n"
         "1  the output could not be written, or --export failed\n"
-        "2  wrong arguments\n3  something was found, or the run hangs\n"
+        "2  wrong arguments\n3  something was found, replicas differ, or the run hangs\n"
         "4  not judged: the text says what is missing",
     )
     add_logs(chosen)
@@ -131,7 +134,8 @@ def _main(argv: Sequence[str] | None) -> int:
     whole = frozenset(name for name in ("ledger", "timeline") if getattr(args, name))
     ledger = reader.ledger(args.hung, args.ranks)
     devices = _devices(logs, verdict, "ledger" in whole)
-    answer = Answer(verdict, hung, ledger, timeline, devices, whole)
+    replicas = ReplicaReader(named_by(logs)).read()
+    answer = Answer(verdict, hung, ledger, timeline, devices, replicas, whole)
     try:
         _write(answer, args)
     except BrokenPipeError:
@@ -141,7 +145,8 @@ def _main(argv: Sequence[str] | None) -> int:
     figures = {} if answer.ledger is None else figures_of(answer.ledger)
     if not export_verdict("why", verdict, args.export, figures):
         return EXIT_FAILED
-    return EXIT_FOUND if verdict.hangs else _STATUSES[verdict.status]
+    differ = replicas is not None and replicas["status"] == "differ"
+    return EXIT_FOUND if verdict.hangs or differ else _STATUSES[verdict.status]
 
 
 def _devices(logs: Sequence[str], verdict: Verdict, is_asked: bool) -> list[Breakdown]:
@@ -205,12 +210,16 @@ def _as_json(answer: Answer) -> str:
         data["timeline"] = timeline_data.as_data(answer.timeline)
     if answer.devices:
         data["devices"] = [device_data.as_data(one) for one in answer.devices]
+    if answer.replicas is not None:
+        data["replicas"] = answer.replicas
     return json.dumps(data) + "\n"
 
 
 def _as_text(answer: Answer, width: int = 100) -> str:
-    """A hang comes first: what bounds its steps is another question."""
+    """A hang comes first, and then replicas that differ: what bounds its steps is another
+    question."""
     lines = [] if answer.hung is None else [*answer.hung.lines(), ""]
+    lines += replica_text(answer.replicas, only_differing=True)
     ledger = _of_ledger(answer, width)
     parts = _of_timeline(answer)
     judged = answer.verdict.lines(width)
@@ -238,7 +247,8 @@ def _as_markdown(answer: Answer) -> str:
     parts = [answer.verdict.markdown()]
     if answer.hung is not None:
         parts.insert(0, _quoted(answer.hung.lines()) + "\n")
-    if lines := [*_of_timeline(answer), *_of_ledger(answer, 100)]:
+    replicas = replica_text(answer.replicas)
+    if lines := [*replicas, *_of_timeline(answer), *_of_ledger(answer, 100)]:
         parts.append(_quoted(lines) + "\n")
     return "\n".join(parts)
 

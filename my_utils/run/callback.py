@@ -8,29 +8,17 @@ TimerCallback('logs/train')
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from ..core.arguments import check_path
 from ..core.ranks import current_rank, world_size
+from ..core.trainer_callbacks import new_callback
 from ..record.log.logger import GlobalLogger
 
 if TYPE_CHECKING:
     from .stages.recorder import Recorder
 
 __all__ = ["TimerCallback"]
-
-_BASES = (
-    ("transformers", "TrainerCallback"),
-    ("lightning.pytorch", "Callback"),
-    ("pytorch_lightning", "Callback"),
-)
-
-
-def _base() -> Any:
-    """A class with all the methods that the frameworks in use call."""
-    found = [getattr(sys.modules[module], name) for module, name in _BASES if module in sys.modules]
-    return type("Callback", tuple(dict.fromkeys(found)), {})
 
 
 class TimerCallback:
@@ -43,9 +31,7 @@ class TimerCallback:
     """
 
     def __new__(cls, log_dir: str | os.PathLike[str] = "logs") -> Any:
-        base = _base()
-        kind = type(cls.__name__, (cls, base), {"__module__": cls.__module__})
-        return object.__new__(kind)
+        return new_callback(cls)
 
     def __init__(self, log_dir: str | os.PathLike[str] = "logs") -> None:
         self.log_dir = check_path("log_dir", log_dir)

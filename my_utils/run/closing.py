@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..analysis.verdict.replicas import ReplicaReader, replica_text
 from ..core.ranges import as_ranges, ranges_text
 from ..core.run_files.run_file import read_run_file
 from .environment import hung_after_s
@@ -80,11 +81,12 @@ def _why_nothing(reported: Reported) -> str:
 
 def verdict_lines(places: Sequence[str], most: int) -> list[str]:
     """The verdict on the folders as one run in so many lines, or one line with the reason why there
-    is none. Before it comes who held the others up, where the run was ended in a standstill."""
+    is none. Before it comes who held the others up, where the run was ended in a standstill, and
+    whether replicas differ, where they were watched."""
     from ..analysis.verdict.text import shortened
 
-    standstill = _standstill_lines(places)
-    return standstill + shortened(_judged_lines(places), most - len(standstill))
+    before = _standstill_lines(places) + _replica_lines(places)
+    return before + shortened(_judged_lines(places), most - len(before))
 
 
 def _standstill_lines(places: Sequence[str]) -> list[str]:
@@ -114,6 +116,13 @@ def ended_standing_lines(log_dirs: Sequence[str], after_s: float) -> list[str]:
     if seen.hang is None or not (seen.hang.waiting or any(one.waiting for one in seen.causes)):
         return []
     return standstill_lines(seen)[:HEAD_LINES]
+
+
+def _replica_lines(places: Sequence[str]) -> list[str]:
+    try:
+        return replica_text(ReplicaReader(places).read())
+    except Exception as error:
+        return [f"my_utils run: whether replicas differ is not known: {error}"]
 
 
 def _judged_lines(places: Sequence[str]) -> list[str]:

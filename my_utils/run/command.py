@@ -22,7 +22,7 @@ from ..core.ranges import checked, parse_ranks, parse_steps
 from . import in_process
 from .agreement import Place, given_place, launcher_began_s
 from .closing import closing_lines, print_lines
-from .environment import DIR, ID, REPORT, SITE_FOLDER, is_on, mark_process_tree, reach
+from .environment import DIR, ID, REPLICAS, REPORT, SITE_FOLDER, is_on, mark_process_tree, reach
 from .folder import (
     RUNS,
     drop_if_empty,
@@ -70,7 +70,7 @@ CAPTURED = 22, 24  # after the warm-up of most runs
 REPEAT_LEAST = 2  # of one run a side nothing is known of how much runs differ
 _WITH_VALUES = (
     "-o", "--output", "--capture", "--capture-steps", "--repeat", "--against", "--alert",
-    "--alert-goodput",
+    "--alert-goodput", "--watch-replicas",
 )  # fmt: skip
 
 
@@ -99,6 +99,7 @@ class _Options(NamedTuple):
     capture_steps: tuple[int, int] = CAPTURED
     alert: str | None = None
     alert_goodput: float | None = None
+    watch_replicas: int | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -143,6 +144,9 @@ def command_parser() -> CommandParser:
     add("--capture-steps", type=checked(_captured), metavar="A:B",
         help=f"with --capture: the first of its steps and the one after the last (default: "
         f"{CAPTURED[0]}:{CAPTURED[1]})")  # fmt: skip
+    add("--watch-replicas", type=_steps_between, metavar="STEPS",
+        help="in each so many steps, hash the parameters on all ranks, and say if replicas "
+        "differ")  # fmt: skip
     add_alerts(chosen)
     add("--repeat", type=_several, metavar="N",
         help=f"with --against: run each of the two commands N times ({REPEAT_LEAST} or more), in "
@@ -154,6 +158,12 @@ def command_parser() -> CommandParser:
 
 def _captured(text: str) -> tuple[int, int]:
     return parse_steps(text, "--capture-steps", bounded=True)
+
+
+def _steps_between(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 step or more, not {text}")
+    return int(text)
 
 
 def _several(text: str) -> int:
@@ -192,7 +202,7 @@ def _parse(argv: list[str]) -> tuple[_Options, _Program]:
     return _Options(
         given.output, given.quiet, not given.no_gpu_times, capture, given.repeat or 0,
         None if given.against is None else _other_program(given.against),
-        given.capture_steps or CAPTURED, given.alert, given.alert_goodput,
+        given.capture_steps or CAPTURED, given.alert, given.alert_goodput, given.watch_replicas,
     ), program  # fmt: skip
 
 
@@ -267,6 +277,8 @@ def _arm(options: _Options) -> None:
         mark_process_tree(folder, uuid.uuid4().hex)
     if not options.gpu_times:
         os.environ.update(reach({}, gpu_times=False))
+    if options.watch_replicas is not None:
+        os.environ[REPLICAS] = str(options.watch_replicas)
     prints_verdict(not options.quiet)
     auto()
 
@@ -299,6 +311,8 @@ def _record(
     made: by this run, which removes its folder if nothing was recorded."""
     with _report_file() as report:
         environment = reach(os.environ, gpu_times=options.gpu_times)
+        if options.watch_replicas is not None:
+            environment[REPLICAS] = str(options.watch_replicas)
         environment.update({DIR: str(place.folder), ID: place.run_id, REPORT: str(report or "")})
         if report is None and not options.quiet:
             del environment[REPORT]  # rank 0 prints the verdict where no parent does

@@ -12,6 +12,7 @@
 | MY_UTILS_RUN_BUCKETS | off: DDP's buckets are not timed; a number: in each n-th step |
 | MY_UTILS_RUN_COLLECTIVES | off: single collectives are not recorded |
 | MY_UTILS_RUN_HUNG | the seconds without a step after which torch's recorder is dumped; 0: never |
+| MY_UTILS_RUN_REPLICAS | in each how many steps replicas are checked; not set: never |
 | TORCH_FR_BUFFER_SIZE | 256, unless the user has set it: torch keeps the last collectives |
 | PYTHONPATH | the folder of our sitecustomize, before the user's |
 """
@@ -37,6 +38,7 @@ HOST_SAMPLES = "MY_UTILS_RUN_HOST_SAMPLES"
 COLLECTIVES = "MY_UTILS_RUN_COLLECTIVES"
 HUNG = "MY_UTILS_RUN_HUNG"
 HUNG_S = 30.0
+REPLICAS = "MY_UTILS_RUN_REPLICAS"
 FLIGHT_RINGS = (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_TRACE_BUFFER_SIZE",
@@ -72,6 +74,18 @@ def bucket_steps() -> int | None:
     if text.isdecimal() and int(text) > 1:
         return int(text)
     return None if read_switch(BUCKETS, default=True) else 0
+
+
+def replica_steps() -> int:
+    """In each how many steps replicas are checked; 0 for never."""
+    text = os.environ.get(REPLICAS, "").strip()
+    if not text.isdecimal() and text:
+        warn_once(
+            f"environment:{REPLICAS}",
+            f"{REPLICAS} in the environment should be a number of steps, not {text!r:.100}; it is "
+            "ignored, and no replica is checked",
+        )
+    return int(text) if text.isdecimal() else 0
 
 
 def hung_after_s() -> float:

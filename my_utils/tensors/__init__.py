@@ -8,15 +8,6 @@ read; tensors without memory (meta, fake, sparse, quantized, nested) raise ``Typ
 here changes a tensor, its gradient, or the state of a random generator, and all of it may be called
 from any thread.
 
-``assert_same``   an assertion, as `torch.testing.assert_close`; says where and how far
-``compare``       how two tensors differ, and where
-``global_hash``   the tensor hash of a whole DTensor, without gathering it
-``md5``           MD5 of the bytes, as ``hashlib`` has it, of many tensors side by side
-``nan_inf_count`` how many NaNs and Infs there are, as fast as memory is read
-``stats``         range, mean, deviation, norms and counts in one pass
-``tensor_hash``   128 bits at the speed of memory, the same on the CPU and on a GPU
-================= ================================================================================
-=======
 =================== ==============================================================================
 ``assert_same``     an assertion, as `torch.testing.assert_close`; says where and how far
 ``bytes_sums``      what a run of bytes adds to the tensor hash of a whole
@@ -25,6 +16,7 @@ from any thread.
 ``global_hash``     the tensor hash of a whole DTensor, without gathering it
 ``md5``             MD5 of the bytes, as ``hashlib`` has it, of many tensors side by side
 ``nan_inf_count``   how many NaNs and Infs there are, as fast as memory is read
+``ReplicaWatch``    whether the replicas of a training still agree, every so many steps
 ``stats``           range, mean, deviation, norms and counts in one pass
 ``sums_digest``     the tensor hash of a whole from the sums of its parts
 ``tensor_hash``     128 bits at the speed of memory, the same on the CPU and on a GPU
@@ -56,13 +48,21 @@ from .._core import (
     tensor_hash,
     tensor_sums,
 )
+from ..core.lazy_names import lazy_names
 from .dtensor import global_hash
 from .passport.take import Passport, passport
 from .same import assert_same
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .replicas.watch import ReplicaWatch as ReplicaWatch
+
+__getattr__, __dir__ = lazy_names(__name__, {"tensors.replicas.watch": ["ReplicaWatch"]})
+
 __all__ = [
     "NanInfCount",
     "Passport",
+    "ReplicaWatch",
     "TensorDiff",
     "TensorDigest",
     "TensorStats",

@@ -9,6 +9,7 @@ from typing import NotRequired, TypedDict
 
 from ...core.ranges import as_ranges, ranges_text
 from ...core.run_files.state import Rank
+from ...tensors.replicas.result import ReplicasData
 from ..process_stacks.record import Frame, StackRecord, Thread
 from ..process_stacks.request import WAIT_S, Stacks, request_stacks, wait_for_stacks
 from .poll import Snapshot
@@ -51,9 +52,11 @@ class LiveData(SnapshotData):
     """A snapshot of a run.
 
     stacks: only with --stacks.
+    replicas: only if they are watched.
     """
 
     stacks: NotRequired[StacksData]
+    replicas: NotRequired[ReplicasData]
 
 
 def stacks_of(seen: Snapshot, ranks: Collection[int] | None = None) -> Stacks:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NotRequired, cast
 
+from ...tensors.replicas.result import ReplicasData
 from ..gpu_trace.data import DeviceData
 from ..ledger.data import LedgerData
 from ..live.collectives import dumps_in
@@ -61,12 +62,14 @@ class WhyData(VerdictData):
     ledger: where all time of the job went; not for files of other tools.
     timeline: when what held; only for a run that was judged, and of its steps not few.
     devices: where the time of each went; only of traces that cannot be judged, and with --ledger.
+    replicas: whether they differ; only if they were watched.
     """
 
     hang: NotRequired[HungData]
     ledger: NotRequired[LedgerData]
     timeline: NotRequired[TimelineData]
     devices: NotRequired[list[DeviceData]]
+    replicas: NotRequired[ReplicasData]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ HEARTBEAT_SILENT_S = 4.0
 FLIGHTS_FOLDER = "flight_recorder"
 """Inside a log directory: dumps of torch's flight recorder, one a rank."""
 
+REPLICAS_FOLDER = "replicas"
+"""Inside a log directory: the sums of tensors that ranks must have equal."""
+
 LABEL = re.compile(r"rank_(-?\d+)(?:\.w(\d+))?")
 
 

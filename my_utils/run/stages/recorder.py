@@ -20,7 +20,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,7 +30,7 @@ from ...core.process_end import call_at_end
 from ...core.warnings import warn_once
 from ...record.log.logger import GlobalLogger
 from ...record.stages.timers import MyTimer
-from ..environment import COLLECTIVES, HOST_SAMPLES, bucket_steps, hung_after_s
+from ..environment import COLLECTIVES, HOST_SAMPLES, bucket_steps, hung_after_s, replica_steps
 from . import describe
 from .batches import batch_size
 from .buckets import BucketSampler, SampledSteps
@@ -39,8 +39,11 @@ from .fsdp_backward import FlightSampler
 from .iterations import LEADS_AFTER, HiddenUpdates, Iterations
 from .meetings import Meetings
 from .patches import Listener, Patches
-from .roots import Roots
+from .roots import Roots, outermost
 from .standstill import StandstillWatch
+
+if TYPE_CHECKING:
+    from ...tensors.replicas.watch import ReplicaWatch
 
 # The host works in these, and events would time that.
 _ON_THE_DEVICE = "^(?!input$|checkpoint$|restore$)"
@@ -150,6 +153,7 @@ class Recorder(Listener):
         self._buckets: SampledSteps = BucketSampler(self.stages, self._write, bucket_steps())
         self.stages.buckets = None
         self._standstill: StandstillWatch | None = None
+        self._replicas: ReplicaWatch | None = None
         # Groups by id() too, weakly: one that the script drops takes its threads with it.
         self._met: dict[tuple[str, str, int], Callable[[], object]] = {}
         self._written: set[tuple[str, str, str]] = set()
@@ -194,6 +198,8 @@ class Recorder(Listener):
         self._finished = True
         if self._standstill is not None:
             self._standstill.stop()
+        if self._replicas is not None:
+            self._replicas.close()
         try:
             if self._updates is not None:
                 self._updates.finish()
@@ -391,6 +397,7 @@ class Recorder(Listener):
             self._memory.write(self.iterations.current)
             self._buckets.after_step(self.iterations.current)
             self.stages.end_host(self.iterations.current)
+            self._check_replicas()
             self._follow_forwards(self.stages.forwards == self._forwards)
             self._drain_sometimes()
             if self.iterations.is_regular:
@@ -402,6 +409,8 @@ class Recorder(Listener):
         assert isinstance(leader, int)
         number = self.iterations.number
         steps = self._buckets.steps_to_next(number, _LOOK_STEPS)
+        if self._replicas is not None:
+            steps = min(steps, self._replicas.steps_to_next(self.iterations.current))
         self.stages.follow(leader, number, steps, _LOOK_NS)
 
     def _catch_up(self) -> None:
@@ -415,6 +424,7 @@ class Recorder(Listener):
         self._catch_up()
         self._memory.write(self.iterations.current)
         self._buckets.after_step(self.iterations.current)
+        self._check_replicas()
         self._follow_forwards(self.stages.forward_missing)
         self._drain_sometimes()
         self._follow()
@@ -477,6 +487,7 @@ class Recorder(Listener):
         if self._meetings is not None:
             self._meetings.write_groups()
         self._watch_backward(modules)
+        self._watch_replicas(modules)
         self._watch_standstill()
 
     def _watch_standstill(self) -> None:
@@ -486,6 +497,22 @@ class Recorder(Listener):
             self._standstill = StandstillWatch(
                 lambda: self.stages.steps, logger.log_dir, logger.rank, after_s
             )
+
+    def _watch_replicas(self, modules: list[torch.nn.Module]) -> None:
+        """A step is one of the optimizer; the timer of the stages is theirs."""
+        every, models = replica_steps(), outermost(modules)
+        if every and models and GlobalLogger().world_size > 1:
+            from ...tensors.replicas.watch import ReplicaWatch
+
+            names = [f"{type(model).__name__}_{n}" for n, model in enumerate(models)]
+            named = dict(zip(names, models, strict=True)) if len(models) > 1 else {"": models[0]}
+            self._replicas = ReplicaWatch(named, every, timer=self.stages.timer)
+
+    def _check_replicas(self) -> None:
+        if self._replicas is not None:
+            begin = self.position()
+            self._replicas.step(self.iterations.current)
+            self.change_step(begin, self.position(), self.iterations.current)
 
     def _watch_backward(self, modules: list[torch.nn.Module]) -> None:
         """Which rank the others wait for inside it: by DDP's buckets or FSDP's collectives."""

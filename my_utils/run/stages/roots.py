@@ -72,6 +72,12 @@ def _trains(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in tensors_of(module, "_parameters"))
 
 
+def outermost(modules: list[nn.Module]) -> list[nn.Module]:
+    """Those that train and are in no other one."""
+    inner = {id(child) for module in modules for child in _children(module)}
+    return [module for module in modules if id(module) not in inner and _trains(module)]
+
+
 def _wrapped(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
     """What DDP and its like wrap as `module`, which scripts call themselves to evaluate."""
     for module in modules:
@@ -113,8 +119,7 @@ class Roots:
         kept = (reference() for reference in self._frozen)
         modules = {id(module): module for module in kept if module is not None}
         modules |= {id(module): module for module in find_modules()}
-        inner = {id(child) for module in modules.values() for child in _children(module)}
-        level = [m for m in modules.values() if id(m) not in inner and _trains(m)]
+        level = outermost(list(modules.values()))
         for _ in range(self.level):
             level = [child for module in level for child in _children(module) if _trains(child)]
         self._patch(type(module) for module in [*level, *_wrapped(level)])

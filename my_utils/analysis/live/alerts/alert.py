@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypedDict
 from ....core.units import age_text
 from ..view import clock_text, visible
 
-Kind = Literal["gone", "hang", "held up", "slower", "memory", "goodput"]
+Kind = Literal["gone", "hang", "held up", "slower", "memory", "goodput", "replicas"]
 
 LINE_MAX = 300  # characters
 
@@ -21,7 +21,8 @@ class AlertData(TypedDict):
     event: "began" or "ended".
     kind: "gone", a rank's process has died or is silent; "hang", the run makes no progress; "held
         up", a rank or a host holds the others up; "slower", a step takes longer than it did;
-        "memory", that of a host will not last; "goodput", it is below the limit.
+        "memory", that of a host will not last; "goodput", it is below the limit; "replicas", ranks
+        have other values of what they must have equal.
     run: the name of the run's folder.
     run_id: empty where it is not known.
     ranks: those that it is about.

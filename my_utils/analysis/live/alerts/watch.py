@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ....core.ranges import ranks_text
 from ....core.run_files.state import Rank
 from ....core.units import age_text, bytes_text, percent_text, time_text
+from ...verdict.replicas import ReplicaReader
 from ...verdict.result import Finding
 from ..hang import Hang, find_hang
 from ..judged import Judged
@@ -75,6 +76,7 @@ class Watch:
         self._memory = memory or HostMemory()
         self._judged_s = judged_s
         self._judged: Judged | None = None
+        self._replicas: ReplicaReader | None = None
         self.judging_s = 0.0
         self._timed_stage = ""
         self._changes = Hysteresis(self._limits.begins_s, self._limits.ends_s)
@@ -145,6 +147,7 @@ class Watch:
             yield from self._held_up(seen, ranks)
         yield from self._slower()
         yield from self._below_limit()
+        yield from self._differing(seen.log_dirs, ranks)
 
     def _hang(self, poller: Poller, seen: Snapshot, ranks: Sequence[Rank]) -> Alert | None:
         """The poll says cheaply whether it may hang; who holds up the others is found once. Where
@@ -214,6 +217,17 @@ class Watch:
             what = f"goodput {percent_text(share, 0)} in the last hour"
             more = f"the limit is {percent_text(self._limits.goodput, 0)}; my_utils why --ledger"
             yield Alert("goodput", what, more, value=share)
+
+    def _differing(self, log_dirs: Sequence[str], ranks: Sequence[Rank]) -> Iterator[Alert]:
+        """What differs at the newest check; of several kinds, what began first."""
+        self._replicas = self._replicas or ReplicaReader(log_dirs)
+        found = self._replicas.read()
+        if found is None:
+            return
+        newest = (one for one in found["differences"] if one["last"] == found["step"])
+        for one in newest:
+            yield _alert("replicas", one["text"], "", one["ranks"], ranks, sure=True)
+            return
 
 
 def _stands(hang: Hang) -> bool:

@@ -1,0 +1,254 @@
+"""Compares what the ranks of a run have left of their replicas, and says since when which tensor
+differs, where, and on which ranks."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from ..._core import TensorSums, differing_block
+from ...core.printable import escaped
+from ...core.ranges import parse_ranks, ranks_text
+from ...core.units import count_text
+from ..passport.boxes import Box, box_of_bytes, place_text
+from ..passport.file import ITEM_BYTES
+from ..passport.weights import BLOCK_BYTES, by_votes, who_differs
+from .file import (
+    SUMS,
+    Check,
+    ClassData,
+    SumsReader,
+    TrackedData,
+    files_in,
+    reason,
+)
+from .result import ReplicaDifferenceData, ReplicasData, ReplicaTensorData
+
+NOTES_MAX = 8
+_DIFFERENCES_SHOWN = 3
+
+
+class _Member(NamedTuple):
+    """A rank's file of a class. place: of the class in it. checks: by step."""
+
+    rank: int
+    reader: SumsReader
+    place: int
+    checks: dict[int, Check]
+
+    def sums(self, step: int) -> list[bytes] | None:
+        """One of each tensor of the class; None if they are not there any more."""
+        try:
+            found = self.reader.sums(self.checks[step])
+        except (OSError, KeyError):
+            return None
+        if found is None:
+            return None
+        counts = self.reader.layout.counts
+        begin = sum(counts[: self.place])
+        ends = range(begin, begin + counts[self.place])
+        return [found[at * SUMS.size : (at + 1) * SUMS.size] for at in ends]
+
+
+@dataclass
+class _Class:
+    """Ranks that must have the tensors of `data` equal."""
+
+    attempt: int
+    data: ClassData
+    members: list[_Member] = field(default_factory=list)
+
+    def votes(self, step: int) -> dict[bytes, list[int]]:
+        """The ranks by the digest that they have at a step."""
+        found: dict[bytes, list[int]] = defaultdict(list)
+        for member in self.members:
+            check = member.checks.get(step)
+            if check is not None:
+                found[check.digests[member.place]].append(member.rank)
+        return found
+
+
+def compare_replicas(log_dirs: Sequence[str]) -> ReplicasData | None:
+    """None if nothing was watched there. Reads all that the ranks have left."""
+    notes: list[str] = []
+    classes = _classes_of(log_dirs, notes)
+    if classes is None:
+        return None
+    steps: set[int] = set()
+    differences: list[ReplicaDifferenceData] = []
+    for one in classes:
+        compared, found = _compared(one)
+        steps |= compared
+        differences += found
+    differences.sort(key=lambda one: (one["attempt"], one["first"]))
+    return {
+        "version": 1,
+        "status": "differ" if differences else "equal" if steps else "not compared",
+        "checks": len(steps),
+        "step": max(steps, default=None),
+        "differences": differences,
+        "notes": list(dict.fromkeys(notes))[:NOTES_MAX],
+    }
+
+
+def _classes_of(log_dirs: Sequence[str], notes: list[str]) -> list[_Class] | None:
+    classes: dict[tuple[int, bytes], _Class] = {}
+    ranks: dict[tuple[int, str, str], set[int]] = defaultdict(set)
+    is_watched = False
+    for path, rank, attempt, _ in files_in(log_dirs):
+        is_watched = True
+        try:
+            reader = SumsReader(path)
+            checks = {check.step: check for check in reader.checks()}
+        except (OSError, ValueError) as error:
+            notes.append(f"{escaped(os.path.basename(path))}: {reason(error)}")
+            continue
+        notes += reader.data.notes
+        for place, data in enumerate(reader.data.classes):
+            key = attempt, msgspec.json.encode(data)
+            known = classes.setdefault(key, _Class(attempt, data))
+            known.members.append(_Member(rank, reader, place, checks))
+            ranks[attempt, data.kind, data.ranks].add(rank)
+    for (_, kind, members), there in ranks.items():
+        absent = parse_ranks(members) - there
+        if absent:
+            notes.append(f"{kind} not compared with {ranks_text(absent, 4)}: no file of theirs")
+    for one in classes.values():
+        alone = {member.rank for member in one.members}
+        if alone != ranks[one.attempt, one.data.kind, one.data.ranks]:
+            notes.append(f"{one.data.kind} of {ranks_text(alone, 4)}: other ranks have other ones")
+    return list(classes.values()) if is_watched else None
+
+
+def _compared(one: _Class) -> tuple[set[int], list[ReplicaDifferenceData]]:
+    """The steps that two ranks have at least, and what differs from when to when."""
+    counts: dict[int, int] = defaultdict(int)
+    digests: dict[int, bytes] = {}
+    differing = set()
+    for member in one.members:
+        for step, check in member.checks.items():
+            counts[step] += 1
+            digest = check.digests[member.place]
+            if digests.setdefault(step, digest) != digest:
+                differing.add(step)
+    steps = sorted(step for step, count in counts.items() if count > 1)
+    found: list[ReplicaDifferenceData] = []
+    equal: int | None = None
+    begun: list[int] = []
+    for step in steps:
+        if step in differing:
+            begun.append(step)
+            continue
+        if begun:
+            found.append(_difference(one, equal, begun))
+        equal, begun = step, []
+    if begun:
+        found.append(_difference(one, equal, begun))
+    return set(steps), found
+
+
+def _difference(one: _Class, equal: int | None, steps: list[int]) -> ReplicaDifferenceData:
+    first, last = steps[0], steps[-1]
+    odd, against = who_differs([ranks for _, ranks in by_votes(one.votes(first))])
+    seen: int | None = None
+    tensors: list[ReplicaTensorData] = []
+    for step in steps:
+        tensors = list(_tensors_at(one, step))
+        if tensors:
+            seen = step
+            break
+    data: ReplicaDifferenceData = {
+        "kind": one.data.kind,
+        "attempt": one.attempt,
+        "members": sorted({member.rank for member in one.members}),
+        "equal": equal,
+        "first": first,
+        "last": last,
+        "ranks": sorted(odd),
+        "seen": seen,
+        "tensors": tensors,
+        "text": "",
+    }
+    data["text"] = _text(data, against)
+    return data
+
+
+def _tensors_at(one: _Class, step: int) -> Iterator[ReplicaTensorData]:
+    """Nothing unless the sums of two different values are still there. Ranks with one digest have
+    one value of each tensor, so that one of them is enough."""
+    known: list[tuple[list[int], list[bytes]]] = []
+    for _, ranks in by_votes(one.votes(step)):
+        members = (member for member in one.members if member.rank in ranks)
+        sums = next(filter(None, (member.sums(step) for member in members)), None)
+        if sums is not None:
+            known.append((ranks, sums))
+    if len(known) < 2:
+        return
+    for number, tensor in enumerate(one.data.tensors):
+        votes: dict[bytes, list[int]] = defaultdict(list)
+        for ranks, sums in known:
+            votes[sums[number]] += ranks
+        if len(votes) == 1:
+            continue
+        groups = by_votes(votes)
+        odd, against = who_differs([sorted(ranks) for _, ranks in groups])
+        place = _place(tensor, groups[0][0], groups[1][0]) if len(groups) == 2 else ""
+        yield {"name": tensor.name, "place": place, "ranks": sorted(odd), "text": against}
+
+
+def _place(tensor: TrackedData, a: bytes, b: bytes) -> str:
+    """The rows in which two values of a box differ, counted in the whole tensor."""
+    item = ITEM_BYTES[tensor.dtype]
+    nbytes = item * Box(tensor.at, tensor.size).numel
+    absent = bytes(SUMS.size)
+    block = None
+    if absent not in (a, b):
+        both = (TensorSums(SUMS.unpack(sums), nbytes, nbytes) for sums in (a, b))
+        block = differing_block(*both)
+    box = Box(tensor.at, tensor.size)
+    if block is not None and tensor.size:
+        begin = block * BLOCK_BYTES
+        inner = box_of_bytes(begin, min(begin + BLOCK_BYTES, nbytes), tensor.size, item)
+        at = tuple(first + more for first, more in zip(tensor.at, inner.at, strict=True))
+        box = Box(at, inner.size)
+    return place_text(box, tensor.shape)
+
+
+# --- text ---
+
+
+def _text(data: ReplicaDifferenceData, against: str) -> str:
+    first, equal = data["first"], data["equal"]
+    since = f"step {first}"
+    if equal is None:
+        since += ", the first check"
+    elif equal + 1 < first:
+        since = f"step {equal + 1} to {first}"
+    attempt = f" of attempt {data['attempt']}" if data["attempt"] > 1 else ""
+    head = f"replicas differ since {since}{attempt}"
+    if not data["tensors"]:
+        return f"{head}: {data['kind']}, {against} (which tensors is not kept any more)"
+    tensor = data["tensors"][0]
+    words = ", ".join(filter(None, (tensor["name"], tensor["place"], tensor["text"])))
+    more = len(data["tensors"]) - 1
+    others = f"; and {count_text(more, 'tensor')} more" if more else ""
+    at = f" (as of step {data['seen']})" if data["seen"] != first else ""
+    return f"{head}: {words}{others}{at}"
+
+
+def replica_lines(data: ReplicasData) -> list[str]:
+    """A line for each difference; where there is none, one that says so."""
+    if data["status"] == "equal":
+        checks = count_text(data["checks"], "check")
+        return [f"replicas are equal: {checks} up to step {data['step']}"]
+    if data["status"] == "not compared":
+        why = f": {data['notes'][0]}" if data["notes"] else ""
+        return [f"replicas were not compared{why}"]
+    lines = [one["text"] for one in data["differences"]]
+    more = len(lines) - _DIFFERENCES_SHOWN
+    return [*lines[:_DIFFERENCES_SHOWN], f"and {more} more: --json"] if more > 0 else lines

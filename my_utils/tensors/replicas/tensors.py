@@ -1,0 +1,211 @@
+"""What a rank hashes: the tensors that other ranks must have equal, by the rules of the passport,
+and for all others why they are not checked."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...core.printable import escaped
+from ...core.ranges import parse_ranks
+from ...core.units import count_text
+from ..passport.file import GroupData
+from ..passport.placements import Placed, place
+from ..passport.take import placed_tensors, tensors_of
+from ..passport.views import dtype_name
+from .file import ClassData, TrackedData
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+KINDS = ("parameters", "gradients", "optimizer state")
+_ALONE = "no other rank has these parts"
+_UNREDUCED = "gradients that are not reduced (no_sync)"
+
+
+class Source(NamedTuple):
+    """Where a tensor is found again: in a mapping, or as the gradient of a tensor.
+
+    tensor: None for a gradient that is not there. pointer: to its memory when it was found. values:
+    that memory, a box of the whole.
+    """
+
+    owner: Any
+    key: Any
+    tensor: Tensor | None
+    pointer: int
+    values: Tensor
+
+    def is_there(self) -> bool:
+        return _found(self.owner, self.key) is self.tensor and _pointer(self.tensor) == self.pointer
+
+
+class Tracked(NamedTuple):
+    """classes: as in the file. sources: of their tensors, in the same order. notes: what is not
+    checked, and why."""
+
+    classes: list[ClassData]
+    sources: list[Source]
+    notes: list[str]
+
+
+_Named = tuple[str, str, Any, Any, "Tensor | None", Placed]
+"""The kind, the name, the owner and the key, the tensor, and what this rank has of it."""
+
+
+class Finder:
+    """Finds the tensors of models, and whether they are still those that were found.
+
+    models: modules by a name, which is "" where there is one.
+    """
+
+    def __init__(
+        self, models: Mapping[str, nn.Module], optimizer: Any, *, gradients: bool, rank: int,
+        world_size: int,
+    ) -> None:  # fmt: skip
+        self._models = {name: outermost(model) for name, model in models.items()}
+        self._optimizer = optimizer
+        self._gradients = gradients
+        self._rank, self._world_size = rank, world_size
+        self._parts: list[tuple[Any, list[Any]]] = []
+        self._tracked = Tracked([], [], [])
+
+    def tracked(self) -> Tracked:
+        """Of now. The same object as long as nothing has changed."""
+        parts = ((module, before, _held_by(module)) for module, before in self._parts)
+        is_same = bool(self._parts) and all(
+            len(before) == len(now) and all(map(_is, before, now)) for _, before, now in parts
+        )
+        if not (is_same and all(source.is_there() for source in self._tracked.sources)):
+            self._tracked = self._find()
+        return self._tracked
+
+    def _find(self) -> Tracked:
+        modules = [each for model in self._models.values() for each in model.modules()]
+        self._parts = [(module, _held_by(module)) for module in modules]
+        if self._optimizer is not None:
+            self._parts.append((self._optimizer, _held_by(self._optimizer)))
+        classes: dict[tuple[str, str], ClassData] = {}
+        sources: dict[tuple[str, str], list[Source]] = defaultdict(list)
+        left_out: dict[str, list[str]] = defaultdict(list)
+        for kind, name, owner, key, tensor, placed in self._named(modules):
+            why = placed.replicas.why
+            if not why and not _is_shared(placed.replicas.ranks):
+                why = _ALONE
+            if why:
+                left_out[why].append(name)
+                continue
+            of = kind, placed.replicas.ranks
+            known = classes.setdefault(of, ClassData(*of, []))
+            for values, at in placed.locals:
+                if not values.numel():
+                    continue
+                known.tensors.append(TrackedData(
+                    escaped(name), dtype_name(values.dtype), placed.shape, at, tuple(values.shape)
+                ))  # fmt: skip
+                sources[of].append(Source(owner, key, tensor, _pointer(tensor), values))
+        order = sorted((of for of in classes if classes[of].tensors), key=_order)
+        notes = [
+            f"{count_text(len(names), 'tensor')} not checked: {why} ({names[0]}"
+            f"{', …' if len(names) > 1 else ''})"
+            for why, names in left_out.items()
+        ]
+        return Tracked(
+            [classes[of] for of in order],
+            [source for of in order for source in sources[of]],
+            list(map(escaped, notes)),
+        )
+
+    def _named(self, modules: list[Any]) -> Iterator[_Named]:
+        is_reduced = all(getattr(each, "require_backward_grad_sync", True) for each in modules)
+        named = [
+            (f"{prefix}.{name}" if prefix else name, tensor, group)
+            for prefix, model in self._models.items()
+            for name, tensor, group in tensors_of(model)
+        ]
+        replicas = {id(tensor): group for _, tensor, group in named}
+        owners = {
+            id(tensor): (part, key)
+            for module in modules
+            for part in (module._buffers, module._parameters)
+            for key, tensor in part.items()
+        }
+        for name, tensor, placed, tied in placed_tensors(named):
+            if tied:
+                continue
+            yield "parameters", name, *owners[id(tensor)], tensor, placed
+            group = replicas[id(tensor)]
+            if self._gradients and tensor.requires_grad:
+                of = placed
+                if tensor.grad is not None:
+                    of = place(tensor.grad, group, self._rank, self._world_size)
+                if not is_reduced:
+                    of = of._replace(replicas=GroupData(of.replicas.ranks, _UNREDUCED))
+                yield "gradients", f"gradient of {name}", tensor, None, tensor.grad, of
+            state = self._state_of(tensor)
+            for key, value in state.items():
+                if _is_tensor(value):
+                    of = place(value, group, self._rank, self._world_size)
+                    yield "optimizer state", f"{key} of {name}", state, key, value, of
+
+    def _state_of(self, parameter: Tensor) -> Mapping[Any, Any]:
+        states = getattr(self._optimizer, "state", None) or {}
+        found = states.get(parameter)
+        return found if isinstance(found, Mapping) else {}
+
+
+def outermost(model: nn.Module) -> nn.Module:
+    """The DistributedDataParallel that wraps a model, which knows its replicas; else the model."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    for thing in gc.get_objects():
+        if issubclass(type(thing), DistributedDataParallel):
+            wrapper: nn.Module = thing
+            inner = wrapper.module
+            if inner is model or getattr(inner, "_orig_mod", None) is model:
+                return wrapper
+    return model
+
+
+def _held_by(thing: Any) -> list[Any]:
+    """What changes where a module gets other tensors, or an optimizer other states."""
+    if not hasattr(thing, "_modules"):
+        states = getattr(thing, "state", {})
+        return [len(states), *(len(state) for state in states.values())]
+    parts = (thing._modules, thing._parameters, thing._buffers)
+    return [*(value for part in parts for value in part.values()),
+            getattr(thing, "require_backward_grad_sync", True)]  # fmt: skip
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is int and one == other)
+
+
+def _found(owner: Any, key: Any) -> Any:
+    return owner.grad if key is None else owner.get(key)
+
+
+def _pointer(tensor: Any) -> int:
+    if tensor is None:
+        return 0
+    local = getattr(tensor, "_local_tensor", tensor)
+    try:
+        return int(local.data_ptr())
+    except RuntimeError:  # it has no memory, which is said when it is hashed
+        return 0
+
+
+def _is_tensor(value: object) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _is_shared(ranks: str) -> bool:
+    return bool(ranks) and len(parse_ranks(ranks)) > 1
+
+
+def _order(of: tuple[str, str]) -> tuple[int, str]:
+    return KINDS.index(of[0]), of[1]

@@ -1,0 +1,313 @@
+"""`ReplicaWatch`: each rank leaves the sums of what other ranks must have equal, every so many
+steps; whoever reads the files compares them."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ... import _core
+from ...core.arguments import check_bool, check_int, check_path, wrong_type
+from ...core.identity import attempt_from_environment
+from ...core.process_end import call_at_end, join_within
+from ...core.ranks import current_rank, world_size
+from ...core.reprs import short_repr
+from ...core.trainer_callbacks import new_callback
+from ...core.warnings import warn_once
+from ...record.log.logger import GlobalLogger
+from ...record.stages.timers import MyTimer
+from .differences import Neighbours
+from .file import FORMAT, VERSION, SumsWriter, WatchData, stem_of
+
+if TYPE_CHECKING:
+    from .replay import Replayed
+    from .sums import Taken
+    from .tensors import Finder, Tracked
+
+STAGE = "replicas"
+WAITING_MAX = 8  # checks whose sums are not written yet
+GENERATIONS_MAX = 16
+END_S = 10.0
+
+
+class ReplicaWatch:
+    """Hashes what other ranks must have equal, so that a replica that drifts is found and named.
+
+    Each rank leaves the sums of its tensors in the folder `replicas` of the run; `my_utils why`,
+    `my_utils live` and the end of `my_utils run` compare them. No rank sends anything to another
+    one or waits for it, and on a GPU the hash is work of the current stream. A check is the stage
+    `replicas`.
+
+    model: a module, or modules by name. It may be the one that DDP wraps, or the wrapper. None
+        only for a callback of a trainer, which says its model.
+    every: how many steps are between two checks. The first step is checked, too.
+    optimizer: whose states of the parameters are checked, too; None checks none.
+    gradients: whether gradients are checked, too. `step` must then come before `zero_grad`.
+    log_dir: where the files go, unless GlobalLogger was set up before.
+    timer: which times the checks; None makes one.
+
+    Which tensors are compared with which ranks is what DDP, DTensor's placements and Megatron's
+    attributes say, as for `passport`; what none of them says is left out, which the readers say.
+
+    TypeError and ValueError name the argument. The methods run on the training thread, and raise
+    nothing later: trouble is one warning, and the training goes on. It is also a callback of
+    the trainers of transformers and Lightning (import these first): `callbacks=[ReplicaWatch()]`.
+
+    >>> import torch
+    >>> from my_utils.tensors import ReplicaWatch
+    >>> watch = ReplicaWatch(torch.nn.Linear(2, 2), every=10)
+    >>> watch
+    ReplicaWatch(every=10, checks=0)
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return new_callback(cls)
+
+    def __init__(
+        self,
+        model: Any = None,
+        every: int = 100,
+        optimizer: Any = None,
+        *,
+        gradients: bool = False,
+        log_dir: str | os.PathLike[str] = "logs",
+        timer: _core.Timer | None = None,
+    ) -> None:
+        self._models = _models(model)
+        self.every = check_int("every", every, 1)
+        if optimizer is not None and not hasattr(optimizer, "state"):
+            raise wrong_type("optimizer", "an optimizer or None", optimizer)
+        self.optimizer = optimizer
+        self.gradients = check_bool("gradients", gradients)
+        self.log_dir = check_path("log_dir", log_dir)
+        if timer is not None and not isinstance(timer, _core.Timer):
+            raise wrong_type("timer", "a MyTimer or None", timer)
+        self.checks = 0
+        """How many there were."""
+        self._timer: Any = timer
+        self._own_timer: MyTimer | None = None  # which has the number of the step
+        self._step = 0
+        self._is_off = False
+        self._pid = os.getpid()
+        self._finder: Finder | None = None
+        self._tracked: Tracked | None = None
+        self._generation = 0
+        self._writer: Writer | None = None
+
+    def __repr__(self) -> str:
+        return short_repr(self, "every", "checks")
+
+    def step(self, step: int | None = None) -> None:
+        """A step has ended. Checks if it is the first one, or a multiple of `every`.
+
+        step: its number, the same on all ranks. None counts on from the last one.
+        """
+        self._step = self._step + 1 if step is None else check_int("step", step, 0, or_none=True)
+        is_due = not self.checks or self._step % self.every == 0
+        if not is_due or self._is_off or os.getpid() != self._pid:
+            return
+        try:
+            self._check()
+        except Exception as error:
+            self._give_up(error)
+
+    def steps_to_next(self, step: int) -> int:
+        """How many steps after `step` the next check is."""
+        return self.every - step % self.every
+
+    def close(self) -> None:
+        """Writes what is left. Idempotent; called at the end of the process."""
+        if self._writer is not None and os.getpid() == self._pid:
+            self._writer.close()
+            self._writer = None
+        self._is_off = True
+
+    def replay(self, step_fn: Callable[[], Any]) -> Replayed:
+        """Runs the forward and the backward of one batch twice from the same state, and says
+        whether loss, gradients and buffers are the same, bit for bit. If not, a module, an operator
+        or the device does not repeat itself, or is broken; two replicas cannot say which is wrong.
+
+        step_fn: runs both, without an optimizer step, and returns the loss. Where its backward
+            has collectives, as with DDP, all ranks must call this.
+
+        Parameters, buffers, gradients and random generators are afterwards as before. It needs
+        memory for a copy of the first three. The first module whose outputs differ is named by a
+        `ForwardTraceRecorder`, under which compiled modules run eagerly.
+
+        >>> import torch
+        >>> from my_utils.tensors import ReplicaWatch
+        >>> model = torch.nn.Linear(2, 2)
+        >>> def step():
+        ...     loss = model(torch.ones(1, 2)).sum()
+        ...     loss.backward()
+        ...     return loss
+        >>> ReplicaWatch(model).replay(step).is_same
+        True
+        """
+        from .replay import replay
+
+        if not callable(step_fn):
+            raise wrong_type("step_fn", "a function", step_fn)
+        return replay(self._known_models(), step_fn)
+
+    # --- what trainers call ---
+
+    def on_train_begin(self, *args: Any, model: Any = None, **kwargs: Any) -> None:
+        """Called by transformers."""
+        self._models = self._models or _models(model)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Called by transformers."""
+        self.step(state.global_step)
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Called by Lightning."""
+        self._models = self._models or _models(module)
+
+    def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        """Called by Lightning, also where a batch ends without a step."""
+        if trainer.global_step != self._step:
+            self.step(trainer.global_step)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        """Called by both."""
+        self.close()
+
+    # --- a check ---
+
+    def _known_models(self) -> dict[str, Any]:
+        if not self._models:
+            raise ValueError("model must be a module: no trainer has said one")
+        return self._models
+
+    def _check(self) -> None:
+        models = self._known_models()
+        self.checks += 1
+        size = world_size()
+        if size == 1:
+            self._is_off = True
+            warn_once("replicas:alone", "there is one rank, which has no replica to watch")
+            return
+        if self._finder is None:
+            self._set_up(models, size)
+        if _is_captured():
+            return
+        if self._own_timer is not None:
+            self._own_timer.set_step(self._step)
+        self._timer.start(STAGE)
+        try:
+            taken = self._take()
+        finally:
+            self._timer.stop(STAGE)
+        if self._writer is not None:
+            self._writer.add(self._step, taken)
+
+    def _set_up(self, models: dict[str, Any], size: int) -> None:
+        from .tensors import Finder
+
+        logger = GlobalLogger()
+        if not logger.is_set_up:
+            logger.setup(self.log_dir, rank=current_rank(), world_size=size, console=False)
+        if self._timer is None:
+            self._timer = self._own_timer = MyTimer(tag=STAGE)
+        self._finder = Finder(
+            models, self.optimizer, gradients=self.gradients, rank=current_rank(), world_size=size
+        )
+        call_at_end(self.close)
+
+    def _take(self) -> Taken:
+        from .sums import take
+
+        assert self._finder is not None
+        tracked = self._finder.tracked()
+        if tracked is not self._tracked:
+            self._follow(tracked)
+        return take([None if one.tensor is None else one.values for one in tracked.sources])
+
+    def _follow(self, tracked: Tracked) -> None:
+        """Other tensors have other files."""
+        before, self._tracked = self._tracked, tracked
+        if before is not None and before[::2] == tracked[::2]:  # all but where they are
+            return
+        if self._generation == GENERATIONS_MAX:
+            raise RuntimeError(f"the tensors have changed {GENERATIONS_MAX} times")
+        if self._writer is not None:
+            self._writer.close()
+        folder, rank = str(GlobalLogger().log_dir), current_rank()
+        attempt = int(_core.output_state()["attempt"] or attempt_from_environment() or 1)
+        data = WatchData(
+            FORMAT, VERSION, 2, rank, world_size(), attempt, self.every, tracked.classes,
+            tracked.notes,
+        )  # fmt: skip
+        self._writer = Writer(folder, stem_of(folder, rank, attempt, self._generation), data)
+        self._generation += 1
+
+    def _give_up(self, error: Exception) -> None:
+        self._is_off = True
+        warn_once(
+            "replicas",
+            f"replicas are not watched any more ({type(error).__name__}: {error}); the training "
+            "goes on",
+        )
+
+
+class Writer:
+    """A thread that writes the sums once the GPU has them, and looks at what a neighbour wrote."""
+
+    def __init__(self, folder: str, stem: str, data: WatchData) -> None:
+        os.makedirs(os.path.dirname(stem), exist_ok=True)
+        self._file = SumsWriter(stem, data)
+        self._neighbours = Neighbours(folder, data)
+        self._queue: queue.SimpleQueue[tuple[int, Taken] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="my_utils replicas", daemon=True)
+        self._thread.start()
+
+    def add(self, step: int, taken: Taken) -> None:
+        """A check is left out while several wait for the disk."""
+        if self._queue.qsize() < WAITING_MAX:
+            self._queue.put((step, taken))
+        else:
+            warn_once("replicas:slow", "checks of replicas are left out while the disk is slow")
+
+    def close(self) -> None:
+        """Waits for what is left, some seconds at most."""
+        self._queue.put(None)
+        join_within(self._thread, END_S)
+
+    def _run(self) -> None:
+        try:
+            while (item := self._queue.get()) is not None:
+                step, taken = item
+                check = self._file.add(step, taken.wait())
+                for number in self._neighbours.new_differences(check):
+                    self._file.keep(number)
+        except Exception as error:
+            warn_once(
+                "replicas:file",
+                f"the sums of replicas are not written any more ({type(error).__name__}: {error})",
+            )
+            while self._queue.get() is not None:
+                pass
+        finally:
+            self._file.close()
+
+
+def _models(model: Any) -> dict[str, Any]:
+    import torch
+
+    if model is None:
+        return {}
+    found = dict(model) if isinstance(model, Mapping) else {"": model}
+    if not found or not all(isinstance(each, torch.nn.Module) for each in found.values()):
+        raise wrong_type("model", "a module, modules by name, or None", model)
+    return found
+
+
+def _is_captured() -> bool:
+    """Whether a CUDA graph is being captured, in which nothing can be taken."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
