@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from typing import TypeVar
+
+import msgspec
 
 from ..core.command_line import CommandParser, add_output, add_quiet, fail, parser, run_cli
 from ..core.outputs import open_output
@@ -30,6 +33,7 @@ from ..tensors.passport.take import torch_dtype
 from ..tensors.passport.weights import Weights, merged
 
 EXIT_UNREADABLE = 2
+_Data = TypeVar("_Data")
 _NAMED = {"packed-experts": packed_experts_layout, "peft": peft_layout}
 
 
@@ -118,6 +122,26 @@ def _main(argv: Sequence[str]) -> int:
         lines = _explained(weights, args.explain) if args.explain else _summary(weights)
         print("\n".join(map(printable, lines)))
     return 0
+
+
+def compare_and_print(
+    command: str,
+    args: argparse.Namespace,
+    compare: Callable[[], _Data],
+    lines_of: Callable[[_Data], list[str]],
+    status_of: Callable[[_Data], int],
+) -> int:
+    """What the commands that compare passports do: JSON or lines, and the exit status."""
+    try:
+        with Progress(command, quiet=args.quiet, no_color=args.no_color, ticking=True):
+            data = compare()
+    except (ImportError, OSError, ValueError) as error:
+        return fail(command, error, EXIT_UNREADABLE)
+    if args.json:
+        print(msgspec.json.encode(data).decode())
+    else:
+        print("\n".join(map(printable, lines_of(data))))
+    return status_of(data)
 
 
 def _summary(weights: Weights) -> list[str]:

@@ -8,19 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import msgspec
-
-from ..core.command_line import CommandParser, add_json, add_quiet, fail, parser, run_cli
-from ..core.printable import printable
-from ..core.progress import Progress
+from ..core.command_line import CommandParser, add_json, add_quiet, parser, run_cli
 from ..tensors.passport.checkpoints import read_weights
-from ..tensors.passport.compare import compare_weights, lines_of
+from ..tensors.passport.compare import ComparedData, compare_weights, lines_of
 from ..tensors.passport.layouts import combined
 from ..tensors.passport.take import torch_dtype
-from .passport import CHECKPOINT_HELP, add_reading
+from .passport import CHECKPOINT_HELP, EXIT_UNREADABLE, add_reading, compare_and_print
 
-EXIT_NOT_COMPARABLE = 2
-_STATUSES = {"equal": 0, "differ": 1, "not comparable": EXIT_NOT_COMPARABLE}
+_STATUSES = {"equal": 0, "differ": 1, "not comparable": EXIT_UNREADABLE}
 
 
 def command_parser() -> CommandParser:
@@ -54,15 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     args = command_parser().parse_args(argv)
-    try:
+
+    def compare() -> ComparedData:
         dtype, layout = torch_dtype(args.dtype), combined(args.layouts)
-        with Progress("passport diff", quiet=args.quiet, no_color=args.no_color, ticking=True):
-            a, b = (read_weights(path, dtype, layout) for path in (args.a, args.b))
-            data = compare_weights(a, b, args.ignore)
-    except (ImportError, OSError, ValueError) as error:
-        return fail("passport diff", error, EXIT_NOT_COMPARABLE)
-    if args.json:
-        print(msgspec.json.encode(data).decode())
-    else:
-        print("\n".join(map(printable, lines_of(data))))
-    return _STATUSES[data.status]
+        a, b = (read_weights(path, dtype, layout) for path in (args.a, args.b))
+        return compare_weights(a, b, args.ignore)
+
+    return compare_and_print(
+        "passport diff", args, compare, lines_of, lambda data: _STATUSES[data.status]
+    )

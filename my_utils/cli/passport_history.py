@@ -9,14 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import msgspec
-
-from ..core.command_line import CommandParser, add_json, add_quiet, fail, parser, run_cli
-from ..core.printable import printable
-from ..core.progress import Progress
+from ..core.command_line import CommandParser, add_json, add_quiet, parser, run_cli
 from ..tensors.passport.history import history_lines, history_of
-
-EXIT_UNREADABLE = 2
+from .passport import compare_and_print
 
 
 def command_parser() -> CommandParser:
@@ -42,13 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     args = command_parser().parse_args(argv)
-    try:
-        with Progress("passport history", quiet=args.quiet, no_color=args.no_color, ticking=True):
-            data = history_of(args.folder)
-    except (OSError, ValueError) as error:
-        return fail("passport history", error, EXIT_UNREADABLE)
-    if args.json:
-        print(msgspec.json.encode(data).decode())
-    else:
-        print("\n".join(map(printable, history_lines(data))))
-    return 1 if data.since else 0
+    return compare_and_print(
+        "passport history",
+        args,
+        lambda: history_of(args.folder),
+        history_lines,
+        lambda data: 1 if data.since else 0,
+    )
