@@ -20,7 +20,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # They train for half a minute. What they show is tested elsewhere, too.
 RUNS_LONG = ("compare_two_runs.py", "what_hiccups_are.py", "who_is_late_in_backward.py")
 RUN_BELOW = (
-    "find_a_planted_bug.py", "plain_loop.py", "weights_passport.py", "where_memory_goes.py",
+    "find_a_planted_bug.py", "plain_loop.py", "replica_watch.py", "weights_passport.py",
+    "where_memory_goes.py",
 )  # fmt: skip
 FILES = {"gather_times.py": ("times.pt", "simulate.png")}  # that a script says it writes
 
@@ -168,3 +169,10 @@ def test_the_drift_of_a_replica_is_found(tmp_path: Path) -> None:
     found = run_as_it_is(ROOT / "examples" / "weights_passport.py", tmp_path)
     assert "replicas: differ since step 51 to 60" in found
     assert "0.weight: replicas differ: rows 32-47: rank 2 against the 3 others" in found
+
+
+@pytest.mark.slow
+def test_the_drift_of_a_watched_replica_is_found(tmp_path: Path) -> None:
+    found = run_as_it_is(ROOT / "examples" / "replica_watch.py", tmp_path)
+    assert "replicas differ since step 51 to 60: 0.weight, rows 32-47, rank 2 against" in found
+    assert "the step repeats itself, bit for bit" in found

@@ -77,6 +77,7 @@ ALLOWED = {
     "tensors/dumps/files.py": (4, CHECKED),
     "tensors/dumps/writer.py": (1, OWN),
     "tensors/passport/checkpoints.py": (3, f"{OPENED}; {NAMED}"),
+    "tensors/replicas/file.py": (1, WRITTEN),
     "testing/golden_file.py": (1, NAMED),
     "testing/run_trace.py": (1, WRITTEN),
     "trace/browser.py": (1, OWN),

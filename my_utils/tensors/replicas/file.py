@@ -116,7 +116,7 @@ class SumsWriter:
 
     def __init__(self, stem: str, data: WatchData) -> None:
         self.layout = Layout(data.classes)
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.open(f"{stem}.sums", flags, 0o666)
         self._checks = self._kept = 0
         with atomic_write(f"{stem}.json") as file:

@@ -21,9 +21,9 @@ from ...record.log.logger import GlobalLogger
 from ...record.stages.timers import MyTimer
 from .differences import Neighbours
 from .file import FORMAT, VERSION, SumsWriter, WatchData, stem_of
+from .replayed import Replayed
 
 if TYPE_CHECKING:
-    from .replay import Replayed
     from .sums import Taken
     from .tensors import Finder, Tracked
 

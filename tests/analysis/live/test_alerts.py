@@ -27,6 +27,7 @@ from my_utils.analysis.live.poller import Poller
 from ...conftest import ROOT, RunPython
 from ...support.inbox import open_inbox
 from ...support.live_ranks import Started, kill, tell, wait_until
+from ...support.planted_replicas import COLUMNS, ROWS, PlantedRank, flipped, parameters
 from ...support.schemas import loads_checked
 
 pytestmark = pytest.mark.no_torch
@@ -341,6 +342,30 @@ def test_a_rank_that_dies_and_comes_back(start: Started, tmp_path: Path) -> None
     wait_until(lambda: ("gone", "ended", [1]) in told.events())
     assert sum(kind == "gone" for kind, _, _ in told.events()) == 2
     kill(one)
+
+
+def test_replicas_that_differ_and_are_equal_again(start: Started, tmp_path: Path) -> None:
+    start(0, 5, "iter,backward")
+    values = bytes(4 * ROWS * COLUMNS)
+    ranks = [PlantedRank(tmp_path, rank, [parameters("0-3", "w")]) for rank in range(4)]
+
+    def check(step: int, *drifted: int) -> None:
+        for number, rank in enumerate(ranks):
+            rank.check(step, {"w": flipped(values, 41) if number in drifted else values})
+
+    check(50)
+    told = Told(tmp_path, QUICK._replace(hung_s=0.0))
+    assert told.events() == []
+    check(60, 2)
+    wait_until(lambda: told.events() == [("replicas", "began", [2])])
+    assert told.messages[0]["text"].splitlines()[0] == (
+        "train-1: replicas differ since step 51 to 60: w, rows 40-43, rank 2 against the 3 others"
+    )
+    check(70)
+    wait_until(lambda: ("replicas", "ended", [2]) in told.events())
+    assert len(told.messages) == 2
+    for rank in ranks:
+        rank.close()
 
 
 def test_a_run_that_hangs_and_goes_on(start: Started, tmp_path: Path) -> None:

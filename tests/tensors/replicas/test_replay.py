@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 
 from my_utils.tensors import ReplicaWatch
-from my_utils.tensors.replicas.replay import Replayed
+from my_utils.tensors.replicas.replayed import Replayed
 
 
 class Unsteady(torch.nn.Module):
