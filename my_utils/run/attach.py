@@ -130,7 +130,7 @@ def begin_rank() -> dict[str, object]:
         if _process.rank is None:
             _begin(_process)
     except Exception as error:
-        from .stages.recorder import is_of_a_signal
+        from ..core.signals import is_of_a_signal
 
         if is_of_a_signal(error):
             raise

@@ -262,10 +262,8 @@ static const struct {
     const char *name;
     mu_torch_kernel kernel;
 } kernels[] = {
-    {"tensor_hash", tensor_hash_kernel},
-    {"hash_into", hash_into_kernel},
-    {"sums_into", sums_into_kernel},
-    {"stats", stats_kernel},
+    {"tensor_hash", tensor_hash_kernel}, {"hash_into", hash_into_kernel},
+    {"sums_into", sums_into_kernel},     {"stats", stats_kernel},
     {"nan_inf_count", nan_inf_kernel},
 };
 

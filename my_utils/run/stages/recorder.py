@@ -14,10 +14,8 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import signal
 import sys
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -27,6 +25,7 @@ import torch
 from ... import _core
 from ...core.environment import read_switch
 from ...core.process_end import call_at_end
+from ...core.signals import is_of_a_signal
 from ...core.warnings import warn_once
 from ...record.log.logger import GlobalLogger
 from ...record.stages.timers import MyTimer
@@ -84,16 +83,6 @@ def arm(on_first_iteration: OnFirst) -> Recorder:
 def _after_fork_in_child() -> None:
     if _armed is not None:
         _armed.after_fork_in_child()
-
-
-def is_of_a_signal(error: BaseException) -> bool:
-    """Whether a signal handler of the script raised it, as one of a timeout does: it interrupts
-    what runs at the moment, and is the training's."""
-    handlers = {
-        getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()
-    }
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code in handlers for frame, _ in frames)
 
 
 def _all_ranks() -> None:

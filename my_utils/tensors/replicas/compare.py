@@ -3,13 +3,16 @@ differs, where, and on which ranks."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from ..._core import TensorSums, differing_block
 from ...core.printable import escaped
@@ -22,30 +25,42 @@ from .file import (
     SUMS,
     Check,
     ClassData,
+    Named,
     SumsReader,
     TrackedData,
     files_in,
     reason,
+    sums_bytes,
 )
 from .result import ReplicaDifferenceData, ReplicasData, ReplicaTensorData
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 NOTES_MAX = 8
 _DIFFERENCES_SHOWN = 3
 
 
 class _Member(NamedTuple):
-    """A rank's file of a class. place: of the class in it. checks: by step."""
+    """A rank's file of a class. place: of the class in it. steps: of its log."""
 
     rank: int
     reader: SumsReader
     place: int
-    checks: dict[int, Check]
+    steps: NDArray[Any]
 
-    def sums(self, step: int) -> list[bytes] | None:
+    def check(self, step: int) -> Check | None:
+        """At a step, the newest one; None if there is none."""
+        places = np.flatnonzero(self.steps == step)
+        with contextlib.suppress(OSError, struct.error):
+            return self.reader.check(int(places[-1])) if len(places) else None
+        return None
+
+    def sums(self, check: Check) -> list[bytes] | None:
         """One of each tensor of the class; None if they are not there any more."""
         try:
-            found = self.reader.sums(self.checks[step])
-        except (OSError, KeyError):
+            found = self.reader.sums(check)
+        except OSError:
             return None
         if found is None:
             return None
@@ -57,19 +72,50 @@ class _Member(NamedTuple):
 
 @dataclass
 class _Class:
-    """Ranks that must have the tensors of `data` equal."""
+    """Ranks that must have the tensors of `data` equal. steps: those that two of them have at
+    least; differing: those at which not all are equal."""
 
     attempt: int
     data: ClassData
     members: list[_Member] = field(default_factory=list)
+    steps: set[int] = field(default_factory=set)
+    differing: set[int] = field(default_factory=set)
+    _longest: Any = None  # the log of the first one
 
-    def votes(self, step: int) -> dict[bytes, list[int]]:
-        """The ranks by the digest that they have at a step."""
-        found: dict[bytes, list[int]] = defaultdict(list)
+    def add(self, rank: int, reader: SumsReader, place: int, log: NDArray[Any]) -> None:
+        """What all members have in common is there once: there may be thousands of them."""
+        reader.data.classes[place] = self.data
+        steps, digests = log["step"], log["digests"][:, place]
+        if self._longest is None:
+            self._longest = steps, digests
+        else:
+            first, of_first = self._longest
+            if np.array_equal(first, steps):
+                steps, mine, theirs = first, digests, of_first
+                common = steps
+            else:
+                common, ours, others = np.intersect1d(steps, first, return_indices=True)
+                mine, theirs = digests[ours], of_first[others]
+            if common is not first or not self.steps:
+                self.steps.update(common.tolist())
+            self.differing.update(common[(mine != theirs).any(axis=1)].tolist())
+        self.members.append(_Member(rank, reader, place, steps))
+
+    def with_sums(self) -> set[int]:
+        """Steps of which a member has the sums of all tensors."""
+        found: set[int] = set()
         for member in self.members:
-            check = member.checks.get(step)
+            with contextlib.suppress(OSError):
+                found |= member.reader.steps_with_sums()
+        return found
+
+    def votes(self, step: int) -> dict[bytes, list[tuple[_Member, Check]]]:
+        """The members by the digest that they have at a step."""
+        found: dict[bytes, list[tuple[_Member, Check]]] = defaultdict(list)
+        for member in self.members:
+            check = member.check(step)
             if check is not None:
-                found[check.digests[member.place]].append(member.rank)
+                found[check.digests[member.place]].append((member, check))
         return found
 
 
@@ -82,9 +128,8 @@ def compare_replicas(log_dirs: Sequence[str]) -> ReplicasData | None:
     steps: set[int] = set()
     differences: list[ReplicaDifferenceData] = []
     for one in classes:
-        compared, found = _compared(one)
-        steps |= compared
-        differences += found
+        steps |= one.steps
+        differences += _differences(one)
     differences.sort(key=lambda one: (one["attempt"], one["first"]))
     return {
         "version": 1,
@@ -96,15 +141,19 @@ def compare_replicas(log_dirs: Sequence[str]) -> ReplicasData | None:
     }
 
 
+def _longest_first(file: Named) -> int:
+    return -sums_bytes(file.path)
+
+
 def _classes_of(log_dirs: Sequence[str], notes: list[str]) -> list[_Class] | None:
     classes: dict[tuple[int, bytes], _Class] = {}
     ranks: dict[tuple[int, str, str], set[int]] = defaultdict(set)
     is_watched = False
-    for path, rank, attempt, _ in files_in(log_dirs):
+    for path, rank, attempt, _ in sorted(files_in(log_dirs), key=_longest_first):
         is_watched = True
         try:
             reader = SumsReader(path)
-            checks = {check.step: check for check in reader.checks()}
+            log = reader.log()
         except (OSError, ValueError) as error:
             notes.append(f"{escaped(os.path.basename(path))}: {reason(error)}")
             continue
@@ -112,7 +161,7 @@ def _classes_of(log_dirs: Sequence[str], notes: list[str]) -> list[_Class] | Non
         for place, data in enumerate(reader.data.classes):
             key = attempt, msgspec.json.encode(data)
             known = classes.setdefault(key, _Class(attempt, data))
-            known.members.append(_Member(rank, reader, place, checks))
+            known.add(rank, reader, place, log)
             ranks[attempt, data.kind, data.ranks].add(rank)
     for (_, kind, members), there in ranks.items():
         absent = parse_ranks(members) - there
@@ -125,23 +174,14 @@ def _classes_of(log_dirs: Sequence[str], notes: list[str]) -> list[_Class] | Non
     return list(classes.values()) if is_watched else None
 
 
-def _compared(one: _Class) -> tuple[set[int], list[ReplicaDifferenceData]]:
-    """The steps that two ranks have at least, and what differs from when to when."""
-    counts: dict[int, int] = defaultdict(int)
-    digests: dict[int, bytes] = {}
-    differing = set()
-    for member in one.members:
-        for step, check in member.checks.items():
-            counts[step] += 1
-            digest = check.digests[member.place]
-            if digests.setdefault(step, digest) != digest:
-                differing.add(step)
-    steps = sorted(step for step, count in counts.items() if count > 1)
+def _differences(one: _Class) -> list[ReplicaDifferenceData]:
+    """What differs from when to when."""
+    steps = sorted(one.steps)
     found: list[ReplicaDifferenceData] = []
     equal: int | None = None
     begun: list[int] = []
     for step in steps:
-        if step in differing:
+        if step in one.differing:
             begun.append(step)
             continue
         if begun:
@@ -149,15 +189,16 @@ def _compared(one: _Class) -> tuple[set[int], list[ReplicaDifferenceData]]:
         equal, begun = step, []
     if begun:
         found.append(_difference(one, equal, begun))
-    return set(steps), found
+    return found
 
 
 def _difference(one: _Class, equal: int | None, steps: list[int]) -> ReplicaDifferenceData:
     first, last = steps[0], steps[-1]
-    odd, against = who_differs([ranks for _, ranks in by_votes(one.votes(first))])
+    votes = {digest: _ranks(of) for digest, of in one.votes(first).items()}
+    odd, against = who_differs([ranks for _, ranks in by_votes(votes)])
     seen: int | None = None
     tensors: list[ReplicaTensorData] = []
-    for step in steps:
+    for step in sorted(one.with_sums().intersection(steps)):
         tensors = list(_tensors_at(one, step))
         if tensors:
             seen = step
@@ -178,15 +219,18 @@ def _difference(one: _Class, equal: int | None, steps: list[int]) -> ReplicaDiff
     return data
 
 
+def _ranks(members: Sequence[tuple[_Member, Check]]) -> list[int]:
+    return [member.rank for member, _ in members]
+
+
 def _tensors_at(one: _Class, step: int) -> Iterator[ReplicaTensorData]:
     """Nothing unless the sums of two different values are still there. Ranks with one digest have
     one value of each tensor, so that one of them is enough."""
     known: list[tuple[list[int], list[bytes]]] = []
-    for _, ranks in by_votes(one.votes(step)):
-        members = (member for member in one.members if member.rank in ranks)
-        sums = next(filter(None, (member.sums(step) for member in members)), None)
+    for members in one.votes(step).values():
+        sums = next(filter(None, (member.sums(check) for member, check in members)), None)
         if sums is not None:
-            known.append((ranks, sums))
+            known.append((_ranks(members), sums))
     if len(known) < 2:
         return
     for number, tensor in enumerate(one.data.tensors):

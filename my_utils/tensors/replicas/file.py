@@ -18,7 +18,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,9 @@ from ...core.ranges import SET_MAX, parse_ranks
 from ...core.run_files.files import REPLICAS_FOLDER
 from ...core.trusted_open import open_without_waiting
 from ..passport.file import HASH, ITEM_BYTES, check_box, check_shape
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FORMAT = "my_utils replicas"
 VERSION = 1
@@ -169,6 +172,33 @@ class SumsReader:
         count = len(log) // size
         records = (log[at * size : (at + 1) * size] for at in range(count))
         return [self.layout.check(first + at, record) for at, record in enumerate(records)]
+
+    def log(self) -> NDArray[Any]:
+        """The whole log: arrays `step` and `digests`, of which the latter has two numbers of 64
+        bits for each class."""
+        import numpy as np
+
+        record = np.dtype([("step", "<i8"), ("digests", "<u8", (len(self.layout.counts), 2))])
+        with open(self._path, "rb", opener=open_without_waiting) as file:
+            file.seek(self.layout.log_at)
+            data = file.read(LOG_BYTES_MAX)
+        return np.frombuffer(data, record, len(data) // record.itemsize)
+
+    def check(self, number: int) -> Check:
+        """One of the log."""
+        with open(self._path, "rb", opener=open_without_waiting) as file:
+            file.seek(self.layout.log_at + number * self.layout.record_bytes)
+            return self.layout.check(number, file.read(self.layout.record_bytes))
+
+    def steps_with_sums(self) -> set[int]:
+        """Those of the slots, which may be being written."""
+        found = set()
+        with open(self._path, "rb", buffering=0, opener=open_without_waiting) as file:
+            for place in range(SLOTS + KEPT):
+                begin = os.pread(file.fileno(), _STEP.size, place * self.layout.slot_bytes)
+                if len(begin) == _STEP.size:
+                    found.add(_STEP.unpack(begin)[0] - 1)
+        return found
 
     def sums(self, check: Check) -> bytes | None:
         """Those of all tensors at a check; None if they are not there any more."""

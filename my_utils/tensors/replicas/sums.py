@@ -3,7 +3,6 @@ nothing waits for it until somebody asks for the numbers."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,7 +53,7 @@ def take(tensors: Sequence[Tensor | None]) -> Taken:
     for place, tensor in enumerate(tensors):
         if tensor is None:
             continue
-        if tensor.is_cuda and has_kernels(tensor) and _has_operator():
+        if tensor.is_cuda and has_kernels(tensor):
             by_device.setdefault(tensor.device, []).append(place)
             continue
         try:
@@ -65,19 +64,12 @@ def take(tensors: Sequence[Tensor | None]) -> Taken:
     return Taken(sums, on_devices)
 
 
-def _has_operator() -> bool:
-    """An older torch takes no operators; then each tensor is waited for."""
-    with contextlib.suppress(RuntimeError):
-        torch_ops.register()
-        return True
-    return False
-
-
 def _enqueue(
     device: torch.device, places: list[int], tensors: Sequence[Tensor | None]
 ) -> _OnDevice:
     import torch
 
+    torch_ops.register()
     with torch.cuda.device(device), torch.no_grad():
         table = torch.empty((len(places), 8), dtype=torch.int64, device=device)
         for row, place in enumerate(places):

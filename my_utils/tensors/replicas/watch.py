@@ -15,6 +15,7 @@ from ...core.identity import attempt_from_environment
 from ...core.process_end import call_at_end, join_within
 from ...core.ranks import current_rank, world_size
 from ...core.reprs import short_repr
+from ...core.signals import is_of_a_signal
 from ...core.trainer_callbacks import new_callback
 from ...core.warnings import warn_once
 from ...record.log.logger import GlobalLogger
@@ -112,6 +113,8 @@ class ReplicaWatch:
         try:
             self._check()
         except Exception as error:
+            if is_of_a_signal(error):
+                raise
             self._give_up(error)
 
     def steps_to_next(self, step: int) -> int:
@@ -234,15 +237,15 @@ class ReplicaWatch:
             return
         if self._generation == GENERATIONS_MAX:
             raise RuntimeError(f"the tensors have changed {GENERATIONS_MAX} times")
-        if self._writer is not None:
-            self._writer.close()
         folder, rank = str(GlobalLogger().log_dir), current_rank()
         attempt = int(_core.output_state()["attempt"] or attempt_from_environment() or 1)
         data = WatchData(
             FORMAT, VERSION, 2, rank, world_size(), attempt, self.every, tracked.classes,
             tracked.notes,
         )  # fmt: skip
-        self._writer = Writer(folder, stem_of(folder, rank, attempt, self._generation), data)
+        if self._writer is None:
+            self._writer = Writer(folder)
+        self._writer.begin(data, self._generation)
         self._generation += 1
 
     def _give_up(self, error: Exception) -> None:
@@ -257,42 +260,60 @@ class ReplicaWatch:
 class Writer:
     """A thread that writes the sums once the GPU has them, and looks at what a neighbour wrote."""
 
-    def __init__(self, folder: str, stem: str, data: WatchData) -> None:
-        os.makedirs(os.path.dirname(stem), exist_ok=True)
-        self._file = SumsWriter(stem, data)
-        self._neighbours = Neighbours(folder, data)
-        self._queue: queue.SimpleQueue[tuple[int, Taken] | None] = queue.SimpleQueue()
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._file: SumsWriter | None = None
+        self._neighbours: Neighbours | None = None
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="my_utils replicas", daemon=True)
         self._thread.start()
 
+    def begin(self, data: WatchData, generation: int) -> None:
+        """New files, for what is added from here on."""
+        self._jobs.put(lambda: self._open(data, generation))
+
     def add(self, step: int, taken: Taken) -> None:
         """A check is left out while several wait for the disk."""
-        if self._queue.qsize() < WAITING_MAX:
-            self._queue.put((step, taken))
+        if self._jobs.qsize() < WAITING_MAX:
+            self._jobs.put(lambda: self._write(step, taken))
         else:
             warn_once("replicas:slow", "checks of replicas are left out while the disk is slow")
 
     def close(self) -> None:
         """Waits for what is left, some seconds at most."""
-        self._queue.put(None)
+        self._jobs.put(None)
         join_within(self._thread, END_S)
 
+    # --- the thread ---
+
     def _run(self) -> None:
-        try:
-            while (item := self._queue.get()) is not None:
-                step, taken = item
-                check = self._file.add(step, taken.wait())
-                for number in self._neighbours.new_differences(check):
-                    self._file.keep(number)
-        except Exception as error:
-            warn_once(
-                "replicas:file",
-                f"the sums of replicas are not written any more ({type(error).__name__}: {error})",
-            )
-            while self._queue.get() is not None:
-                pass
-        finally:
+        is_broken = False
+        while (job := self._jobs.get()) is not None:
+            try:
+                if not is_broken:
+                    job()
+            except Exception as error:
+                is_broken = True
+                warn_once(
+                    "replicas:file",
+                    "the sums of replicas are not written any more "
+                    f"({type(error).__name__}: {error}); the training goes on",
+                )
+        if self._file is not None:
             self._file.close()
+
+    def _open(self, data: WatchData, generation: int) -> None:
+        if self._file is not None:
+            self._file.close()
+        stem = stem_of(self._folder, data.rank, data.attempt, generation)
+        os.makedirs(os.path.dirname(stem), exist_ok=True)
+        self._file, self._neighbours = SumsWriter(stem, data), Neighbours(self._folder, data)
+
+    def _write(self, step: int, taken: Taken) -> None:
+        assert self._file is not None and self._neighbours is not None
+        check = self._file.add(step, taken.wait())
+        for number in self._neighbours.new_differences(check):
+            self._file.keep(number)
 
 
 def _models(model: Any) -> dict[str, Any]:
@@ -310,4 +331,4 @@ def _is_captured() -> bool:
     """Whether a CUDA graph is being captured, in which nothing can be taken."""
     import torch
 
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

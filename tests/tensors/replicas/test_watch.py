@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,15 +153,34 @@ def test_tied_weights_are_hashed_once(two_ranks: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_one_warning(
     two_ranks: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forget("replicas")
+    forget("replicas:file")
     (two_ranks / REPLICAS_FOLDER).write_text("in the way")
     watch = ReplicaWatch(Replicated(4, 4), every=1)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             watch.step()
+        watch.close()
     [message] = [r.message for r in caplog.records if "replicas" in r.message]
-    assert "replicas are not watched any more" in message
+    assert "the sums of replicas are not written any more" in message
     assert "the training goes on" in message
+
+
+def test_a_timeout_of_the_script_is_raised(two_ranks: Path) -> None:
+    """By its signal handler, in the middle of a check."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TimeoutError("too late")
+
+    class Interrupted(Replicated):
+        def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+            signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        with pytest.raises(TimeoutError, match="too late"):
+            ReplicaWatch(Interrupted(4, 4), every=1).step()
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_tensor_without_memory_is_left_out(
