@@ -4,6 +4,7 @@ and for all others why they are not checked."""
 from __future__ import annotations
 
 import gc
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -56,7 +57,8 @@ _Named = tuple[str, str, Any, Any, "Tensor | None", Placed]
 
 
 class Finder:
-    """Finds the tensors of models, and whether they are still those that were found.
+    """Finds the tensors of models, and whether they are still those that were found. Keeps no model
+    alive, and forgets the tensors once one of the models is gone.
 
     models: modules by a name, which is "" where there is one.
     """
@@ -65,32 +67,42 @@ class Finder:
         self, models: Mapping[str, nn.Module], optimizer: Any, *, gradients: bool, rank: int,
         world_size: int,
     ) -> None:  # fmt: skip
-        self._models = {name: outermost(model) for name, model in models.items()}
-        self._optimizer = optimizer
+        self._models = {
+            name: weakref.ref(outermost(model), self._forget) for name, model in models.items()
+        }
+        self._optimizer = weakref.ref(optimizer) if optimizer is not None else _nothing
         self._gradients = gradients
         self._rank, self._world_size = rank, world_size
-        self._parts: list[tuple[Any, list[Any]]] = []
+        self._parts: list[tuple[weakref.ref[Any], list[Any]]] = []
         self._tracked = Tracked([], [], [])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a model is gone."""
+        return any(model() is None for model in self._models.values())
 
     def tracked(self) -> Tracked:
         """Of now. The same object as long as nothing has changed."""
-        parts = ((module, before, _held_by(module)) for module, before in self._parts)
+        models = {name: model() for name, model in self._models.items()}
+        parts = ((before, _held_by(thing())) for thing, before in self._parts)
         is_same = bool(self._parts) and all(
-            len(before) == len(now) and all(map(_is, before, now)) for _, before, now in parts
+            len(before) == len(now) and all(map(_is, before, now)) for before, now in parts
         )
         if not (is_same and all(source.is_there() for source in self._tracked.sources)):
-            self._tracked = self._find()
+            self._tracked = self._find(models)
         return self._tracked
 
-    def _find(self) -> Tracked:
-        modules = [each for model in self._models.values() for each in model.modules()]
-        self._parts = [(module, _held_by(module)) for module in modules]
-        if self._optimizer is not None:
-            self._parts.append((self._optimizer, _held_by(self._optimizer)))
+    def _forget(self, model: object) -> None:
+        self._parts, self._tracked = [], Tracked([], [], [])
+
+    def _find(self, models: Mapping[str, Any]) -> Tracked:
+        modules = [each for model in models.values() for each in model.modules()]
+        things = [*modules, *filter(None, [self._optimizer()])]
+        self._parts = [(weakref.ref(thing), _held_by(thing)) for thing in things]
         classes: dict[tuple[str, str], ClassData] = {}
         sources: dict[tuple[str, str], list[Source]] = defaultdict(list)
         left_out: dict[str, list[str]] = defaultdict(list)
-        for kind, name, owner, key, tensor, placed in self._named(modules):
+        for kind, name, owner, key, tensor, placed in self._named(models, modules):
             why = placed.replicas.why
             if not why and not _is_shared(placed.replicas.ranks):
                 why = _ALONE
@@ -118,11 +130,11 @@ class Finder:
             list(map(escaped, notes)),
         )
 
-    def _named(self, modules: list[Any]) -> Iterator[_Named]:
+    def _named(self, models: Mapping[str, Any], modules: list[Any]) -> Iterator[_Named]:
         is_reduced = all(getattr(each, "require_backward_grad_sync", True) for each in modules)
         named = [
             (f"{prefix}.{name}" if prefix else name, tensor, group)
-            for prefix, model in self._models.items()
+            for prefix, model in models.items()
             for name, tensor, group in tensors_of(model)
         ]
         replicas = {id(tensor): group for _, tensor, group in named}
@@ -151,7 +163,7 @@ class Finder:
                     yield "optimizer state", f"{key} of {name}", state, key, value, of
 
     def _state_of(self, parameter: Tensor) -> Mapping[Any, Any]:
-        states = getattr(self._optimizer, "state", None) or {}
+        states = getattr(self._optimizer(), "state", None) or {}
         found = states.get(parameter)
         return found if isinstance(found, Mapping) else {}
 
@@ -167,6 +179,10 @@ def outermost(model: nn.Module) -> nn.Module:
             if inner is model or getattr(inner, "_orig_mod", None) is model:
                 return wrapper
     return model
+
+
+def _nothing() -> None:
+    """In the place of a reference to an optimizer."""
 
 
 def _held_by(thing: Any) -> list[Any]:

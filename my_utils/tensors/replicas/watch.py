@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,9 @@ from ...core.trainer_callbacks import new_callback
 from ...core.warnings import warn_once
 from ...record.log.logger import GlobalLogger
 from ...record.stages.timers import MyTimer
+from ..passport.file import HASH
 from .differences import Neighbours
-from .file import FORMAT, VERSION, SumsWriter, WatchData, stem_of
+from .file import FORMAT, VERSION, ClassData, SumsWriter, WatchData, stem_of
 from .replayed import Replayed
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ class ReplicaWatch:
     `replicas`.
 
     model: a module, or modules by name. It may be the one that DDP wraps, or the wrapper. None
-        only for a callback of a trainer, which says its model.
+        only for a callback of a trainer, which says its model. The watch does not keep it alive,
+        and ends with it.
     every: how many steps are between two checks. The first step is checked, too.
     optimizer: whose states of the parameters are checked, too; None checks none.
     gradients: whether gradients are checked, too. `step` must then come before `zero_grad`.
@@ -81,7 +84,7 @@ class ReplicaWatch:
         self.every = check_int("every", every, 1)
         if optimizer is not None and not hasattr(optimizer, "state"):
             raise wrong_type("optimizer", "an optimizer or None", optimizer)
-        self.optimizer = optimizer
+        self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self.gradients = check_bool("gradients", gradients)
         self.log_dir = check_path("log_dir", log_dir)
         if timer is not None and not isinstance(timer, _core.Timer):
@@ -94,7 +97,8 @@ class ReplicaWatch:
         self._is_off = False
         self._pid = os.getpid()
         self._finder: Finder | None = None
-        self._tracked: Tracked | None = None
+        self._classes: list[ClassData] | None = None  # of the newest check
+        self._notes: list[str] = []
         self._generation = 0
         self._writer: Writer | None = None
 
@@ -182,12 +186,14 @@ class ReplicaWatch:
     # --- a check ---
 
     def _known_models(self) -> dict[str, Any]:
-        if not self._models:
-            raise ValueError("model must be a module: no trainer has said one")
-        return self._models
+        models = {name: model() for name, model in self._models.items()}
+        if not models or None in models.values():
+            raise ValueError("model must be a module: no trainer has said one, or it is gone")
+        return models
 
     def _check(self) -> None:
-        models = self._known_models()
+        if self._finder is None:
+            models = self._known_models()
         self.checks += 1
         size = world_size()
         if size == 1:
@@ -196,13 +202,15 @@ class ReplicaWatch:
             return
         if self._finder is None:
             self._set_up(models, size)
-        if _is_captured():
+        assert self._finder is not None
+        self._is_off = self._finder.is_over
+        if self._is_off or _is_captured():
             return
         if self._own_timer is not None:
             self._own_timer.set_step(self._step)
         self._timer.start(STAGE)
         try:
-            taken = self._take()
+            taken = self._take(self._finder.tracked())
         finally:
             self._timer.stop(STAGE)
         if self._writer is not None:
@@ -217,32 +225,31 @@ class ReplicaWatch:
         if self._timer is None:
             self._timer = self._own_timer = MyTimer(tag=STAGE)
         self._finder = Finder(
-            models, self.optimizer, gradients=self.gradients, rank=current_rank(), world_size=size
-        )
+            models, self._optimizer and self._optimizer(), gradients=self.gradients,
+            rank=current_rank(), world_size=size,
+        )  # fmt: skip
         call_at_end(self.close)
 
-    def _take(self) -> Taken:
+    def _take(self, tracked: Tracked) -> Taken:
         from .sums import take
 
-        assert self._finder is not None
-        tracked = self._finder.tracked()
-        if tracked is not self._tracked:
-            self._follow(tracked)
+        if tracked.classes is not self._classes:
+            self._follow(tracked.classes, tracked.notes)
         return take([None if one.tensor is None else one.values for one in tracked.sources])
 
-    def _follow(self, tracked: Tracked) -> None:
+    def _follow(self, classes: list[ClassData], notes: list[str]) -> None:
         """Other tensors have other files."""
-        before, self._tracked = self._tracked, tracked
-        if before is not None and before[::2] == tracked[::2]:  # all but where they are
+        is_same = (self._classes, self._notes) == (classes, notes)
+        self._classes, self._notes = classes, notes
+        if is_same:
             return
         if self._generation == GENERATIONS_MAX:
             raise RuntimeError(f"the tensors have changed {GENERATIONS_MAX} times")
         folder, rank = str(GlobalLogger().log_dir), current_rank()
         attempt = int(_core.output_state()["attempt"] or attempt_from_environment() or 1)
         data = WatchData(
-            FORMAT, VERSION, 2, rank, world_size(), attempt, self.every, tracked.classes,
-            tracked.notes,
-        )  # fmt: skip
+            FORMAT, VERSION, HASH, rank, world_size(), attempt, self.every, classes, notes
+        )
         if self._writer is None:
             self._writer = Writer(folder)
         self._writer.begin(data, self._generation)
@@ -316,7 +323,7 @@ class Writer:
             self._file.keep(number)
 
 
-def _models(model: Any) -> dict[str, Any]:
+def _models(model: Any) -> dict[str, weakref.ref[Any]]:
     import torch
 
     if model is None:
@@ -324,7 +331,7 @@ def _models(model: Any) -> dict[str, Any]:
     found = dict(model) if isinstance(model, Mapping) else {"": model}
     if not found or not all(isinstance(each, torch.nn.Module) for each in found.values()):
         raise wrong_type("model", "a module, modules by name, or None", model)
-    return found
+    return {name: weakref.ref(each) for name, each in found.items()}
 
 
 def _is_captured() -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,8 @@ def test_a_wrong_step() -> None:
 
 def test_one_rank_has_nothing_to_watch(caplog: pytest.LogCaptureFixture) -> None:
     forget("replicas:alone")
-    watch = ReplicaWatch(torch.nn.Linear(1, 1), every=1)
+    model = torch.nn.Linear(1, 1)
+    watch = ReplicaWatch(model, every=1)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             watch.step()
@@ -81,7 +84,8 @@ def checks_in(folder: Path) -> list[int]:
 
 
 def test_the_first_step_and_each_so_many_are_checked(two_ranks: Path) -> None:
-    watch = ReplicaWatch(Replicated(4, 4), every=5)
+    model = Replicated(4, 4)
+    watch = ReplicaWatch(model, every=5)
     for _ in range(12):
         watch.step()
     for step in (101, 102, 105):
@@ -133,10 +137,33 @@ def test_a_gradient_that_is_not_there_is_none(two_ranks: Path) -> None:
 
 
 def test_plain_tensors_are_not_guessed_to_be_replicas(two_ranks: Path) -> None:
-    finder = Finder({"": torch.nn.Linear(4, 4)}, None, gradients=False, rank=0, world_size=2)
+    model = torch.nn.Linear(4, 4)
+    finder = Finder({"": model}, None, gradients=False, rank=0, world_size=2)
     tracked = finder.tracked()
     assert tracked.classes == []
     assert tracked.notes[0].startswith("2 tensors not checked: plain tensors: no mesh, DDP or")
+
+
+def test_a_model_and_its_optimizer_are_not_kept_alive(
+    two_ranks: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = torch.nn.Sequential(Replicated(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    watch = ReplicaWatch(model, 1, optimizer, gradients=True)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    watch.step()
+    kept = [weakref.ref(thing) for thing in (model, model[0], model[0].weight, optimizer)]
+    del model, optimizer
+    gc.collect()
+    assert [reference() for reference in kept] == [None] * 4
+    with caplog.at_level(logging.WARNING):
+        watch.step()
+    watch.close()
+    assert not caplog.records
+    assert checks_in(two_ranks) == [1]
+    with pytest.raises(ValueError, match="or it is gone"):
+        watch.replay(lambda: None)
 
 
 def test_tied_weights_are_hashed_once(two_ranks: Path) -> None:
@@ -155,7 +182,8 @@ def test_a_folder_that_cannot_be_made_is_one_warning(
 ) -> None:
     forget("replicas:file")
     (two_ranks / REPLICAS_FOLDER).write_text("in the way")
-    watch = ReplicaWatch(Replicated(4, 4), every=1)
+    model = Replicated(4, 4)
+    watch = ReplicaWatch(model, every=1)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             watch.step()
@@ -175,10 +203,11 @@ def test_a_timeout_of_the_script_is_raised(two_ranks: Path) -> None:
         def named_modules(self, *args: Any, **kwargs: Any) -> Any:
             signal.raise_signal(signal.SIGALRM)
 
+    model = Interrupted(4, 4)
     before = signal.signal(signal.SIGALRM, stop)
     try:
         with pytest.raises(TimeoutError, match="too late"):
-            ReplicaWatch(Interrupted(4, 4), every=1).step()
+            ReplicaWatch(model, every=1).step()
     finally:
         signal.signal(signal.SIGALRM, before)
 
@@ -187,7 +216,8 @@ def test_a_tensor_without_memory_is_left_out(
     two_ranks: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     forget("replicas:memory")
-    watch = ReplicaWatch(Replicated(4, 4, device="meta"), every=1)
+    model = Replicated(4, 4, device="meta")
+    watch = ReplicaWatch(model, every=1)
     with caplog.at_level(logging.WARNING):
         watch.step()
         watch.step()
