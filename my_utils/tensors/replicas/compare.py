@@ -146,10 +146,10 @@ def _longest_first(file: Named) -> int:
 
 
 def _classes_of(log_dirs: Sequence[str], notes: list[str]) -> list[_Class] | None:
-    classes: dict[tuple[int, bytes], _Class] = {}
+    classes: dict[tuple[int, int, bytes], _Class] = {}
     ranks: dict[tuple[int, str, str], set[int]] = defaultdict(set)
     is_watched = False
-    for path, rank, attempt, _ in sorted(files_in(log_dirs), key=_longest_first):
+    for path, rank, attempt, generation in sorted(files_in(log_dirs), key=_longest_first):
         is_watched = True
         try:
             reader = SumsReader(path)
@@ -159,7 +159,7 @@ def _classes_of(log_dirs: Sequence[str], notes: list[str]) -> list[_Class] | Non
             continue
         notes += reader.data.notes
         for place, data in enumerate(reader.data.classes):
-            key = attempt, msgspec.json.encode(data)
+            key = attempt, generation, msgspec.json.encode(data)
             known = classes.setdefault(key, _Class(attempt, data))
             known.add(rank, reader, place, log)
             ranks[attempt, data.kind, data.ranks].add(rank)
@@ -270,7 +270,7 @@ def _text(data: ReplicaDifferenceData, against: str) -> str:
     first, equal = data["first"], data["equal"]
     since = f"step {first}"
     if equal is None:
-        since += ", the first check"
+        since += ", the first check of these tensors"
     elif equal + 1 < first:
         since = f"step {equal + 1} to {first}"
     attempt = f" of attempt {data['attempt']}" if data["attempt"] > 1 else ""

@@ -87,7 +87,7 @@ def test_two_ranks_of_four_against_each_other(tmp_path: Path) -> None:
     plant(tmp_path, range(3), lambda rank, step: changed if rank >= 2 else {})
     [one] = compared(tmp_path)["differences"]
     assert one["text"] == (
-        "replicas differ since step 0, the first check: embed.weight, rows 8-11, "
+        "replicas differ since step 0, the first check of these tensors: embed.weight, rows 8-11, "
         "ranks 0-1 against ranks 2-3"
     )
     assert one["ranks"] == [0, 1, 2, 3]
@@ -219,6 +219,23 @@ def test_attempts_and_generations_are_apart(tmp_path: Path) -> None:
     found = compared(tmp_path)["differences"]
     assert [(one["attempt"], one["first"]) for one in found] == [(2, 1)]
     assert "since step 1 of attempt 2: layers.3.mlp.weight, rows 40-43" in found[0]["text"]
+
+
+def test_a_difference_before_other_tensors_came(tmp_path: Path) -> None:
+    """The same class is in both files of a rank, of which the later one is longer."""
+    other = ClassData("optimizer state", "0-1", parameters("0-1", NAMES[0]).tensors)
+    for generation, steps in ((0, range(3)), (1, range(3, 40))):
+        classes = [parameters("0-1", NAMES[1]), *[other] * generation]
+        for number in range(2):
+            rank = PlantedRank(tmp_path, number, classes, generation=generation)
+            for step in steps:
+                rank.check(step, {**VALUES, **(at(1, 1)(number, step) if step < 2 else {})})
+            rank.close()
+    found = compared(tmp_path)
+    assert found["checks"] == 40
+    assert [(one["equal"], one["first"], one["last"]) for one in found["differences"]] == [
+        (0, 1, 1)
+    ]  # fmt: skip
 
 
 # --- files that nobody can trust ---

@@ -79,7 +79,7 @@ train("fsdp", wrap=fully_shard, steps=12)
         "step 21 to 30: up.weight, rows 40-43, rank 2 against the 3 others"
     ]
     assert texts(tmp_path / "at_once") == [
-        "step 1, the first check: up.weight, rows 0-3, rank 3 against the 3 others"
+        "step 1, the first check of these tensors: up.weight, rows 0-3, rank 3 against the 3 others"
     ]
     clean = found_in(tmp_path / "hsdp_clean")
     assert (clean["status"], clean["checks"]) == ("equal", 5), clean
