@@ -15,6 +15,7 @@ import stat
 HOLES_FREE = 64 << 20  # bytes that any file may have
 HOLES_TIMES = 50  # and for each that is on the disk
 _PIECES_MAX = 10_000  # of a file between its holes that are counted
+_NO_FILE = "no regular file"
 
 
 def own_user(folder: str | os.PathLike[str]) -> int:
@@ -77,19 +78,35 @@ def open_without_waiting(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def open_filled(path: str | os.PathLike[str], flags: int) -> int:
-    """As `open_without_waiting`, for a file that is read from end to end: see `check_filled`."""
+    """As `open_without_waiting`, for a file that is read from end to end: OSError for one that is
+    next to all holes, too."""
     file = open_without_waiting(path, flags)
     try:
-        check_filled(file, path)
+        _check_filled(file, path)
     except BaseException:
         os.close(file)
         raise
     return file
 
 
-def check_filled(file: int, path: str | os.PathLike[str]) -> None:
+def open_filled_or_pipe(path: str | os.PathLike[str], flags: int) -> int:
+    """As `open_filled`, for what a user names, which may be a pipe too, such as that of a shell's
+    `<(…)`, whose writer is waited for. OSError for a device, which is not opened at all."""
+    if not stat.S_ISFIFO(os.stat(path).st_mode):
+        return open_filled(path, flags)
+    file = os.open(path, flags | os.O_NOCTTY)
+    try:
+        if not stat.S_ISFIFO(os.fstat(file).st_mode):  # it has another name by now
+            raise OSError(errno.EINVAL, _NO_FILE, os.fspath(path))
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _check_filled(file: int, path: str | os.PathLike[str]) -> None:
     """OSError for an open file that is next to all holes: it takes no disk, and as long to read as
-    if it were full. Anything may be no regular file."""
+    if it were full."""
     size, on_disk = _bytes_of(file)
     if size > HOLES_FREE + HOLES_TIMES * on_disk:
         reason = f"of its {size} bytes only {on_disk} are on the disk"
@@ -119,7 +136,7 @@ def _check_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "no regular file", os.fspath(path))
+        raise OSError(errno.EINVAL, _NO_FILE, os.fspath(path))
 
 
 def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
@@ -155,13 +172,13 @@ def above_streams(file: int) -> int:
 
 
 _STDERR = 2
-_KINDS = {errno.ELOOP: "a symbolic link", errno.ENXIO: "no regular file"}
+_KINDS = {errno.ELOOP: "a symbolic link", errno.ENXIO: _NO_FILE}
 
 
 def _foreign(found: os.stat_result, path: str | os.PathLike[str]) -> str:
     """Why a file is not ours to write to, "" where it is."""
     if not stat.S_ISREG(found.st_mode):
-        return "no regular file"
+        return _NO_FILE
     if found.st_nlink > 1:
         return "a hard link: it has another name too"
     if not _is_ours(found, os.path.dirname(path)):

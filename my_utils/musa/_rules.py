@@ -33,6 +33,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..core.bounded_read import read_regular
+
 RULES_DIR = Path(__file__).parent / "rules"
 
 
@@ -132,7 +134,7 @@ def read_mapping_dir(folder: str | os.PathLike[str]) -> dict[str, str]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
     try:

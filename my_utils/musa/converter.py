@@ -20,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..core.bounded_read import read_regular
 from ..core.command_line import CommandParser, add_quiet, fail, parser, run_cli, say
 from ..core.extras import require
 from ..core.process_end import end_with_parent
@@ -111,7 +112,7 @@ def _run(tasks: Sequence[_Task], jobs: int | None) -> Iterator[Outcome]:
 
 def _said_by(path: Path) -> Said:
     try:
-        return said_by(path.read_bytes())
+        return said_by(read_regular(path))
     except OSError:
         return Said()  # it is said when the file is converted
 
@@ -122,7 +123,7 @@ def _convert_file(task: _Task) -> Outcome:
     from ._converter_tree import convert
 
     try:
-        data = task.path.read_bytes()
+        data = read_regular(task.path)
         said = task.said
         converted = convert(data, task.is_launched, said.kept, said.own_fields)
         if converted.changes and task.writes:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ..core.bounded_read import read_regular
 from ..core.files import atomic_write
 from ..tensors import stats, tensor_hash
 from ..tensors.recordings.sample import Sampler
@@ -96,7 +97,7 @@ def read_golden(path: Path) -> dict[str, GoldenTensor]:
     """By their names in the file; empty where there is no file. GoldenError for another version, or
     what cannot be read."""
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except FileNotFoundError:
         return {}
     try:

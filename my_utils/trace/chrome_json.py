@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from ..core.bounded_read import GZIP_MAGIC, Unpacked
-from ..core.trusted_open import check_filled
+from ..core.trusted_open import open_filled_or_pipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -277,8 +277,7 @@ def _is_perfetto(head: bytes) -> bool:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes] | Unpacked]:
     """The file, which need not be seekable, unpacked where it is of gzip."""
-    with path.open("rb") as file:
-        check_filled(file.fileno(), path)
+    with open(path, "rb", opener=open_filled_or_pipe) as file:
         if file.peek(2)[:2] == GZIP_MAGIC:
             try:
                 yield Unpacked(file)

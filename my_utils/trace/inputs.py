@@ -17,7 +17,7 @@ from pathlib import Path
 from .. import _core
 from ..core.ranges import RANK_MAX
 from ..core.run_files.pointers import follow_pointer
-from ..core.trusted_open import check_filled, open_filled, open_without_waiting
+from ..core.trusted_open import open_filled, open_filled_or_pipe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,14 +159,14 @@ class Part(Record):
 
     def _open(self, path: Path) -> io.FileIO:
         """The file, which may have become an older part since it was found."""
-        opener = open_without_waiting if self.is_found else None
+        opener = open_filled if self.is_found else open_filled_or_pipe
         for place in self._places(path):
             with contextlib.suppress(FileNotFoundError):
                 file = open(place, "rb", buffering=0, opener=opener)  # noqa: SIM115
                 if self.file in (None, _id_of(os.fstat(file.fileno()))):
-                    return _filled(file, path)
+                    return file
                 file.close()
-        return _filled(open(path, "rb", buffering=0, opener=opener), path)
+        return open(path, "rb", buffering=0, opener=opener)
 
     def _places(self, path: Path) -> Iterator[Path]:
         yield path
@@ -181,15 +181,6 @@ def _why_not(path: Path) -> str:
             return ""
     except OSError as error:
         return error.strerror or str(error)
-
-
-def _filled(file: io.FileIO, path: Path) -> io.FileIO:
-    """The file; OSError for one of holes, which is closed then."""
-    with contextlib.ExitStack() as stack:
-        stack.callback(file.close)
-        check_filled(file.fileno(), path)
-        stack.pop_all()
-    return file
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ from ..core.progress import Progress
 from ..core.public import public
 from ..core.ranges import parse_steps
 from ..core.run_files.newest import found_logs
-from ..core.trusted_open import open_filled
+from ..core.trusted_open import open_filled, open_filled_or_pipe
 from .inputs import CSV_NAME
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _read_spans(path: Path, steps: range | None) -> Iterator[tuple[int, Span]]:
     """Also of each span the attempt that recorded it."""
     rank = _in_name(path)[0]
     bad, first, attempt = 0, "", -1
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=open_filled_or_pipe) as file:
         for row in _core.StageRows((str(path), file.fileno(), -1, None, True)):
             problem = _problem_of(row)
             if problem:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from my_utils.core.trusted_open import HOLES_FREE, HOLES_TIMES, check_filled, open_filled
+from my_utils.core.trusted_open import (
+    HOLES_FREE,
+    HOLES_TIMES,
+    open_filled,
+    open_filled_or_pipe,
+)
 
 pytestmark = pytest.mark.no_torch
 
@@ -34,8 +40,19 @@ def test_a_file_with_holes_that_is_worth_reading(tmp_path: Path, data_at: int) -
         assert file.read(1) == (b"x" if data_at == 0 else b"\0")
 
 
-def test_a_pipe_has_no_size() -> None:
+def test_a_pipe_is_read_where_one_may_be() -> None:
     read_end, write_end = os.pipe()
-    check_filled(read_end, "a pipe")
-    os.close(read_end)
+    name = f"/dev/fd/{read_end}"
+    os.write(write_end, b"text")
     os.close(write_end)
+    with pytest.raises(OSError, match="no regular file"):
+        open_filled(name, os.O_RDONLY)
+    with open(name, "rb", opener=open_filled_or_pipe) as file:
+        assert file.read() == b"text"
+    os.close(read_end)
+
+
+@pytest.mark.parametrize("opener", [open_filled, open_filled_or_pipe])
+def test_a_device_is_not_opened(opener: Callable[[str, int], int]) -> None:
+    with pytest.raises(OSError, match="no regular file"):
+        opener("/dev/zero", os.O_RDONLY)

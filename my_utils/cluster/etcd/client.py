@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.extras import require
+from ...core.trusted_open import open_filled_or_pipe
 
 # Pings find a dead peer. etcd closes connections that ping more often than every 5 s.
 _CHANNEL_OPTIONS = (
@@ -285,5 +286,5 @@ class Watch:
 def _read(path: str | None) -> bytes | None:
     if path is None:
         return None
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_filled_or_pipe) as file:
         return file.read()

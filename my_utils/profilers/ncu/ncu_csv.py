@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ...core.public import public
-from ...core.trusted_open import check_filled
+from ...core.trusted_open import open_filled_or_pipe
 
 DELIMITERS = ",;\t"
 FILE_BYTES_MAX = 256 << 20
@@ -156,8 +156,7 @@ def read_page(
 
 def _read(path: str | os.PathLike[str]) -> bytes:
     """A file, or what a pipe holds."""
-    with open(path, "rb") as file:
-        check_filled(file.fileno(), path)
+    with open(path, "rb", opener=open_filled_or_pipe) as file:
         data = file.read(FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
         raise NcuCsvError(f"{os.fspath(path)}: larger than {FILE_BYTES_MAX >> 20} MiB")

@@ -22,6 +22,7 @@ import msgspec
 from ....core.extras import require
 from ....core.public import public
 from ....core.ranges import step_slice
+from ....core.trusted_open import open_filled_or_pipe
 from ..backends import TOOLS, make_backend
 from .steps import Schedule, Steps, is_endless, ranks_together
 
@@ -177,7 +178,7 @@ def read_data(
         source, text = "the configuration", config
     else:
         source = os.fspath(config)
-        with open(config, encoding="utf-8") as file:
+        with open(config, encoding="utf-8", opener=open_filled_or_pipe) as file:
             text = file.read(TEXT_MAX + 1)
         if len(text) > TEXT_MAX:
             raise ConfigError(f"has more than {TEXT_MAX} characters", "", None, source)
