@@ -4,6 +4,7 @@ or doubled, and what is not certain is marked and said."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from my_utils import _core
 
 from ..conftest import RunPython
 from ..support.loop_disks import run_on_disk
@@ -174,6 +177,38 @@ def test_names_that_did_not_reach_the_disk_are_not_guessed(
     assert "unreadable" in warning
 
 
+@pytest.mark.parametrize("page", [3, 2 + 8 + 1], ids=["entries", "bytes"])
+def test_a_name_is_not_cut_where_a_page_of_the_names_is_older(
+    run_python: RunPython, tmp_path: Path, page: int
+) -> None:
+    """The boot is the same, and all else is what a kill leaves."""
+    killed = run(
+        run_python,
+        """
+        logger.setup("logs", console=False)
+        for i in range(600):
+            timer.start("name %d" % i); timer.stop("name %d" % i)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    [journal] = (tmp_path / "logs").glob("*.journal")
+    names = {f"name {number}" for number in range(600)}
+    assert {line.split(",")[4] for line in stages_in(journal)} == names
+    with open(journal, "r+b") as file:
+        file.seek(page * PAGE)
+        file.write(bytes(PAGE))
+    left = stages_in(journal)
+    assert 400 < len(left) < 600
+    assert {line.split(",")[4] for line in left} <= names
+    assert all("doubtful=1" in line for line in left)
+
+
+def stages_in(journal: Path) -> list[str]:
+    rows = _core.recover_rows(journal)[2].decode()
+    return [line for line in rows.splitlines() if ",END," in line and ",my_utils." not in line]
+
+
 def test_a_journal_without_its_first_page_is_kept_and_said(
     run_python: RunPython, tmp_path: Path
 ) -> None:
@@ -186,6 +221,38 @@ def test_a_journal_without_its_first_page_is_kept_and_said(
     assert journal.with_name(f"{journal.name}.unreadable").read_bytes() == content
     [warning] = warnings_in(tmp_path)
     assert "unreadable" in warning
+
+
+@pytest.mark.parametrize("left", [0, 1], ids=["all zeros", "some rows"])
+def test_rows_of_a_csv_that_lost_its_beginning_were_not_removed_by_rotation(
+    run_python: RunPython, tmp_path: Path, left: int
+) -> None:
+    """Its older parts were: a restart writes the header over the zeros before it looks."""
+    killed = run(
+        run_python,
+        """
+        from my_utils import _core
+        _core.open_output(log_dir="logs", io="inline", max_csv_bytes=20_000)
+        for i in range(20):
+            stages(20, first=20 * i); timer.step()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    [journal] = (tmp_path / "logs").glob("*.journal")
+    set_other_boot(journal)
+    parts = list((tmp_path / "logs").glob("*.part*.csv"))
+    assert len(parts) > 1
+    newest = max(parts, key=os.path.getmtime).read_bytes()
+    for part in parts:
+        part.unlink()
+    path = tmp_path / CSV
+    kept = [row for row in newest.splitlines(True) if b",stage,END," in row][-1:]
+    path.write_bytes(bytes(path.stat().st_size) + b"".join(kept * left))
+    assert len(stages_in(journal)) == 400 - left
+    done = run(run_python, RESTART)
+    assert done.returncode == 0, done.stderr
+    assert ends_of(path.read_bytes().replace(b"\0", b"")) == ["stage"] * 400
 
 
 @pytest.mark.parametrize("zeros", [PAGE, 1 << 20])
@@ -212,12 +279,18 @@ def test_a_csv_that_begins_with_zeros_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("images", [60, pytest.param(10_000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("seed", "images"),
+    [
+        ("1", 60),
+        *(pytest.param(str(seed), 2500, marks=pytest.mark.thorough) for seed in range(2, 6)),
+    ],
+)
 def test_no_image_loses_doubles_or_renames_a_row(
-    run_python: RunPython, tmp_path: Path, images: int
+    run_python: RunPython, tmp_path: Path, seed: str, images: int
 ) -> None:
     done = run_python(
-        "-m", "tests.faults.power_loss", str(images), "1", str(tmp_path / "images"), timeout=3500
+        "-m", "tests.faults.power_loss", str(images), seed, str(tmp_path / "images"), timeout=3500
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

@@ -6,7 +6,9 @@
 #include "base/event.h"
 #include "journal/journal_image.h"
 
-enum { KNOWN_FLAGS = 31 };
+enum { KNOWN_FLAGS = 31, PAGE_BYTES = 4096 };
+
+_Static_assert(MU_BLOB_OFFSET % PAGE_BYTES == 0, "pages of the strings begin where they do");
 
 static const struct mu_record *slot_at(const struct mu_chunk_header *chunk, uint64_t position) {
     return mu_journal_image_ring(chunk) + (position & (MU_RING_SLOTS - 1));
@@ -26,8 +28,32 @@ static bool is_mixed_chunk(const struct mu_journal_image *image,
            head - drained > MU_RING_SLOTS || atomic_load(&chunk->tail) > drained;
 }
 
+/* Each byte of a string is written once, behind those before it: of an older page the last bytes
+ * are zeros. */
+static bool has_older_page(const char *text, size_t length) {
+    bool older = length > 0 && text[length - 1] == '\0';
+    for (size_t end = PAGE_BYTES; end < length; end += PAGE_BYTES) {
+        older = older || text[end - 1] == '\0';
+    }
+    return older;
+}
+
+/* The strings follow one another. A page of their entries or of their bytes that is older than
+ * their count lacks some. */
+static bool has_mixed_strings(const struct mu_strings *strings) {
+    uint32_t count = atomic_load(strings->count);
+    size_t end = 0;
+    bool mixed = count > MU_STRINGS_MAX;
+    for (uint32_t i = 0; !mixed && i < count; i++) {
+        mixed = strings->entries[i].offset != end;
+        end += strings->entries[i].length;
+        mixed = mixed || end > strings->blob_bytes;
+    }
+    return mixed || has_older_page(strings->blob, end);
+}
+
 bool mu_journal_image_is_mixed(const struct mu_journal_image *image) {
-    bool mixed = image->missing_chunks > 0;
+    bool mixed = image->missing_chunks > 0 || has_mixed_strings(&image->strings);
     for (uint32_t i = 0; i < image->chunk_count; i++) {
         mixed = mixed || is_mixed_chunk(image, mu_journal_image_chunk(image, i));
     }

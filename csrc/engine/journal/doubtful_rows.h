@@ -10,7 +10,8 @@
 
 #include "journal/journal_reader.h"
 
-/* Whether the pages cannot all be of one moment. A kill leaves none of what this finds. */
+/* Whether the pages cannot all be of one moment. A kill leaves none of what this finds, but for a
+ * name with a zero byte where a page ends. */
 bool mu_journal_image_is_mixed(const struct mu_journal_image *image);
 
 /* Writes the rows of all records and open stages that prove to be whole, also those that are in the

@@ -73,7 +73,7 @@ struct look {
     struct mu_rows_there there;
     bool in_committed; /* rows of the set are among those that the commit counts */
     bool misfit;       /* the commit counts bytes that do not end a row */
-    bool begins_whole; /* the oldest file has its first byte */
+    bool begins_whole; /* the oldest file has its first row */
 };
 
 /* The first row that begins at or after `at` in a block whose first byte may be within a row. A
@@ -218,12 +218,16 @@ MU_MUST_CHECK static int recover_after_kill(struct mu_journal_image *image,
     return code;
 }
 
-/* A power loss may leave zeros where a file began. */
+/* A power loss may leave zeros where a file began; a process that went on with it wrote the header
+ * over the first of them. */
 MU_MUST_CHECK static int look_at_beginning(struct look *look, const struct csv_file *file,
                                            struct mu_error *err) {
-    char first = '\0';
-    int code = file->bytes > 0 ? read_block(file->fd, &first, 1, 0, err) : MU_OK;
-    look->begins_whole = first != '\0';
+    char first = '\0', behind_header = '\0';
+    int code = file->bytes > mu_csv_header_length ? read_block(file->fd, &first, 1, 0, err) : MU_OK;
+    if (code == MU_OK && first != '\0') {
+        code = read_block(file->fd, &behind_header, 1, mu_csv_header_length, err);
+    }
+    look->begins_whole = behind_header != '\0';
     return code;
 }
 
