@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...core.ranges import ranks_text
 from ...core.units import count_text
 from ..verdict.kinds import Kind
 from ..verdict.result import NO_TIME, NO_TIME_REMEDY
@@ -17,7 +18,7 @@ from .engine import lengths, replay
 from .explain import LEAST, Explained, explain
 from .graph import Graph, graph_of
 from .levels import CannotReplay
-from .operations import RECEIVE, TOGETHER, Floats, Ints, Operations, numbers_of
+from .operations import RECEIVE, TOGETHER, Flags, Floats, Ints, Operations, numbers_of
 from .peers import Groups
 from .result import Evidence, ReplayFinding, ReplayVerdict
 from .roles import Roles
@@ -30,6 +31,8 @@ MARKED_OFF_MAX = 0.1  # the same for the mean of the steps that the source marks
 TOO_EARLY_SHARE = 0.01  # of the meetings, that a member leaves before the last one has come
 HIDDEN_STEPS, HIDDEN_SHARE = 0.9, 0.5  # see `_moving_as_one`
 PAIRED_MAX = 16  # ranks
+RANKS_SHOWN = 8  # ranges
+ABSENT_SHARE = 0.5  # of what a finding saves
 CUT_SHARE = 0.05
 STEPS_MIN = 3
 IS_COLLECTIVE = re.compile(
@@ -118,7 +121,8 @@ def _judge(
     roles = Roles(graph, operations.stages, operations.hosts)
     verdict.slowdown = slowdown_of(graph)
     found, verdict.unknown_share = explain(graph, roles, least_share)
-    verdict.reason = next(filter(None, (_hidden(one, graph) for one in found[:1])), None)
+    for first in found[:1]:
+        verdict.reason = _hidden(first, graph) or _of_absent(first, operations)
     if verdict.reason:
         return
     verdict.findings = [_finding_of(one, graph, roles) for one in found]
@@ -155,27 +159,45 @@ def whole_graph(operations: Operations, *, common_steps: bool = False) -> tuple[
     return graph_of(operations), operations
 
 
-def _alone_share(operations: Operations, graph: Graph) -> tuple[float, str]:
-    """How much of the steps the rank that has most of it spends in receives, or in collectives,
-    that meet nobody in the file; and what these are, in words."""
-    ranks = numbers_of(operations.rank)[0]
-    if not ranks.any():  # one rank, which is compared with nobody
-        return 0.0, ""
+def _alone(operations: Operations) -> list[tuple[Flags, str]]:
+    """The receives, and the collectives, that meet nobody in the file, and what these are."""
     number, count = numbers_of(operations.meeting)
     alone = (np.bincount(number, minlength=count) == 1)[number] | (operations.meeting < 0)
     names = np.array([IS_COLLECTIVE.search(name) is not None for name in operations.names])
     receives = operations.side == RECEIVE
     calls = (operations.side == TOGETHER) & (names[operations.name] | (operations.meeting >= 0))
+    return [
+        (alone & receives, "receives whose senders"),
+        (alone & calls, "collectives whose members"),
+    ]
+
+
+def _alone_share(operations: Operations, graph: Graph) -> tuple[float, str]:
+    """How much of the steps the rank that has most of it spends in what meets nobody in the file;
+    and what that is, in words."""
+    ranks = numbers_of(operations.rank)[0]
+    if not ranks.any():  # one rank, which is compared with nobody
+        return 0.0, ""
     took = (operations.end_ns - operations.begin_ns).astype(np.float64)
     total = max(float(graph.step_ns.sum()), 1.0)
-    found = [
+    return max(
         (float(np.bincount(ranks[rows], took[rows], minlength=1).max()) / total, what)
-        for rows, what in (
-            (alone & receives, "receives whose senders"),
-            (alone & calls, "collectives whose members"),
-        )
-    ]
-    return max(found)
+        for rows, what in _alone(operations)
+    )
+
+
+def _of_absent(one: Explained, operations: Operations) -> str | None:
+    """Why nobody knows whom this finding is about: most of it is spent in what meets nobody."""
+    theirs = np.isin(operations.rank, one.suspect.ranks)
+    for rows, what in _alone(operations) if len(np.unique(operations.rank)) > 1 else ():
+        names = {operations.names[at] for at in np.unique(operations.name[rows & theirs])}
+        share = sum(share for name, share in one.where if name in names)
+        if share >= ABSENT_SHARE:
+            return (
+                f"{100 * share:.0f} % of what {ranks_text(one.suspect.ranks, RANKS_SHOWN)} would "
+                f"save is in {what} are not known, so that nobody knows who waits for whom"
+            )
+    return None
 
 
 def _hidden(one: Explained, graph: Graph) -> str | None:

@@ -26,6 +26,7 @@ MOST, HALF = 0.2, 0.4  # in all but so many steps a lasting excess is at least s
 TOGETHER_TIMES = 3.0  # as much more than one by one may ranks save together
 SET_MAX = 8  # ranks that are named one by one
 SET_SHARE = 0.3  # of the excess of the first rank: so much a further one of a set has
+MOVES = 0.25  # of what a rank is longer in a step: so much its operations are not, each by itself
 STICKS_OUT = 6.0  # times the scatter
 STICKS_OUT_SHARE = 0.05  # of a step
 SELDOM = 0.34  # of the steps: what is longer in more of them does not stick out, but is a level
@@ -133,6 +134,7 @@ class Bench:
         for one in likely:
             if self._can_save([one]):
                 yield self._of_ranks([one], "slow rank", 1.0)
+        yield from self._as_a_whole()
         behind = self.apart.mean(axis=1)
         for one in np.argsort(-behind, kind="stable")[:SET_MAX].tolist():
             if behind[one] > 0:
@@ -207,6 +209,27 @@ class Bench:
                 excess = np.where(has_peers[mine] | ~known[like], excess, values[nodes] - peers)
             found.append(by_key.medians(excess)[key])
         return found[0], found[1]
+
+    def _as_a_whole(self) -> Iterator[Suspect]:
+        """Ranks that are as much longer in each step, but in one operation now and in another one
+        then, so that they are not longer by what is usual for each of these."""
+        usual = np.where(self._lasts(), np.median(self.apart, axis=1), 0.0)
+        steady = [
+            np.clip(values, 0.0, np.maximum(lasting, 0.0))
+            for values, lasting in ((self.own, self.lasting_own), (self.gap, self.lasting_gap))
+        ]
+        steps, rank = len(self.graph.steps), self.roles.rank_index
+        moves = np.bincount(rank, sum(steady), len(usual)) < (1 - MOVES) * usual * steps
+        for member in np.argsort(-usual, kind="stable")[:SET_MAX].tolist():
+            if not moves[member] or usual[member] * steps < self.least:
+                continue
+            nodes = np.flatnonzero(rank == member)
+            own, gap = np.maximum(self.own[nodes], 0.0), np.maximum(self.gap[nodes], 0.0)
+            longer = np.bincount(self.graph.step[nodes], own + gap, steps)
+            kept = np.clip(self.apart[member], 0.0, usual[member]) / np.maximum(longer, 1.0)
+            part = kept[self.graph.step[nodes]]
+            ranks = (int(self.roles.ranks[member]),)
+            yield Suspect("slow rank", 1.02, Cut(nodes, own * part, gap * part), ranks)
 
     def _since(self, member: int) -> Iterator[Suspect]:
         """The rank is slow from a step on."""

@@ -69,6 +69,14 @@ def test_ranks_that_wait_for_one_whose_rows_are_missing_may_not_have_a_slow_link
     assert counts["link"] >= 2 and not counts["wrong"]
 
 
+def test_a_loss_in_receives_whose_senders_are_missing_is_not_judged() -> None:
+    """The ranks in the file are the slow host; the last of them wait for ranks of the other one."""
+    case = case_of("pp", "slow host", 0.5, 8, STEPS, seed=501)
+    verdict = judge_operations(CONDITIONS["first half"](operations_of(case.program)))
+    assert verdict.status == "not judged", verdict.lines()
+    assert verdict.reason is not None and "receives whose senders are not known" in verdict.reason
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("condition", CONDITIONS)

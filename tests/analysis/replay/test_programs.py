@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from my_utils.analysis.replay.judge import judge_operations
 
 from ...support.plants import PLANTS, can_have, case_of
-from ...support.programs import LAYOUTS
+from ...support.programs import COMPUTE, LAYOUTS, Program
 from ...support.replayed import operations_of, outcome, promise_error
 
 pytestmark = pytest.mark.no_torch
@@ -37,6 +38,24 @@ def test_a_healthy_run_accuses_nobody(layout: str) -> None:
         case = case_of(layout, None, 0.0, ranks, STEPS, seed)
         verdict = judge_operations(operations_of(case.program))
         assert verdict.status == "ok", verdict.lines()
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_a_loss_that_moves_among_the_operations_of_a_rank_is_one(parts: int) -> None:
+    """Each step it is in another one, so that it is usual for none."""
+    rng, group, late_ms = np.random.default_rng(parts), (0, 1, 2, 3), 20.0
+    program, turn = Program(4, STEPS, rng, 0.02), rng.integers(0, parts, STEPS)
+    for rank in group:
+        met = None
+        for part in range(parts):
+            work = program.work(rank, f"part {part}", 5.0, [met])
+            if rank == 1:
+                work.work = work.work + np.where(turn == part, late_ms, 0.0)
+            met = program.meet(rank, f"all_to_all {part}", 1.0, group, [work], stream=COMPUTE)
+    verdict = judge_operations(operations_of(program))
+    [found] = verdict.findings
+    assert (found.kind, found.ranks) == ("straggler", (1,)), verdict.lines()
+    assert found.saves_ns_a_step * 1e-6 == pytest.approx(late_ms, rel=0.05), verdict.lines()
 
 
 @pytest.mark.thorough
