@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal, TypedDict
 
 from .. import _core
+from ..core.bounded_read import describe
 from ..core.command_line import (
     CommandParser,
     add_json,
@@ -345,19 +346,31 @@ def _convert_all(
 
 def _add_unreported(file_set: FileSet, summary: Summary) -> None:
     """A note where the heartbeat of the process knows of lost rows and its CSV does not."""
-    from ..core.run_files.lost_rows import lost_in_heartbeat, lost_in_notes
-    from ..core.run_files.run_metadata import note_of
-
     path = file_set.heartbeat()
-    if path is None or not lost_in_heartbeat(path, ()):  # as nearly always
+    if path is None:
         return
-    with contextlib.ExitStack() as stack:
-        rows = _core.read_notes([_opened(part, stack) for part in file_set.parts])["notes"]
-    said = lost_in_notes(note_of(attempt, text) for attempt, _, _, text in rows)
-    missing = sum(one.rows for one in lost_in_heartbeat(path, said))
+    try:
+        missing = _unreported(path, file_set)
+    except (OSError, ValueError) as error:
+        summary.errors.append(f"{path}: {describe(error)}")
+        return
     if missing:
         text = "the process lost a record, which is in no row"
         summary.notes.append(Note("dropped", True, missing, str(path), 0, text))
+
+
+def _unreported(heartbeat: Path, file_set: FileSet) -> int:
+    """How many lost rows only the heartbeat knows of; ValueError or OSError where it cannot be
+    read."""
+    from ..core.run_files.lost_rows import lost_in_heartbeat, lost_in_notes
+    from ..core.run_files.run_metadata import note_of
+
+    if not lost_in_heartbeat(heartbeat, ()):  # as nearly always
+        return 0
+    with contextlib.ExitStack() as stack:
+        rows = _core.read_notes([_opened(part, stack) for part in file_set.parts])["notes"]
+    said = lost_in_notes(note_of(attempt, text) for attempt, _, _, text in rows)
+    return sum(one.rows for one in lost_in_heartbeat(heartbeat, said))
 
 
 def _map(

@@ -41,7 +41,7 @@ from ..core.command_line import (
 from ..core.outputs import open_output
 from ..core.progress import Progress
 from ..core.public import public
-from ..core.ranges import parse_steps
+from ..core.ranges import parse_steps, ranks_text
 from ..core.run_files.newest import found_logs
 from ..core.trusted_open import open_filled, open_filled_or_pipe
 from .inputs import CSV_NAME
@@ -263,6 +263,9 @@ def _chosen_spans(
         progress.advance()
     if not spans:
         raise ValueError(f"no finished stage in {_named(steps)}")
+    if missing := files.keys() - {span.rank for _, _, span in spans}:
+        text = f"{ranks_text(missing)}: no finished stage in {_named(steps)}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
     progress.phase("drawing")
     return _last_attempts(spans), steps
 

@@ -394,7 +394,17 @@ class Reader:
 SILENT = (
     *["a terabyte after a journal", "counts far away"],  # what counts is whole
     *["one line", "quotes alone", "bytes of zero"],  # of a CSV: a last row that was cut off
+    *["a step far away", "a step far below", "many names"],  # good rows, all of which count
+    *["names that meet", "stages in stages"],
 )
+
+
+# What a command does not need.
+UNREAD = {
+    "timeline": ("rank_0.7.7.journal", "run.json", "rank_0.heartbeat.json"),
+    "trace": ("run.json",),
+    "live --hung": ("profile_rank_0.csv", "run.json"),
+}
 
 
 def of_run(name: str, bombs: Bombs) -> dict[str, Reader]:
@@ -410,9 +420,12 @@ def of_run(name: str, bombs: Bombs) -> dict[str, Reader]:
         "timeline": ["timeline", "{}", "--json"],
     }
     return {
-        f"{key} {name}": Reader(name, bombs, words, has_run=True, may_be_silent=SILENT)
+        f"{key} {name}": Reader(
+            name, bombs, words, has_run=True,
+            may_be_silent=(*NO_FILES, *bombs) if name in UNREAD.get(key, ()) else SILENT,
+        )
         for key, words in commands.items()
-    }
+    }  # fmt: skip
 
 
 def read_tensor(path: Path) -> object:

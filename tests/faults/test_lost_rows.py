@@ -358,3 +358,17 @@ def test_a_heartbeat_that_is_written_over_is_read_whole(tmp_path: Path) -> None:
         assert path.stat().st_ino == inode
         assert path.stat().st_size == 4096
         process.stdin.close()
+
+
+@pytest.mark.parametrize(
+    "command", [["trace", "logs", "-o", "out.json"], ["why", "logs", "--json"]]
+)
+def test_a_heartbeat_that_cannot_be_read_is_named(
+    run_python: RunPython, tmp_path: Path, command: list[str]
+) -> None:
+    """It may be all that knows of lost rows."""
+    finished(run_python, "logger.setup('logs', console=False); stages(30); timer.step()")
+    heartbeat = tmp_path / "logs/rank_0.heartbeat.json"
+    heartbeat.write_bytes(heartbeat.read_bytes()[:100])
+    done = run_python("-m", "my_utils", *command)
+    assert "logs/rank_0.heartbeat.json: damaged or cut short" in done.stdout + done.stderr

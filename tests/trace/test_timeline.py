@@ -190,6 +190,16 @@ def test_the_command_says_what_is_left_out(
     assert capsys.readouterr().err == f"my_utils timeline: warning: {said}\n"
 
 
+def test_a_rank_without_a_finished_stage_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "profile_rank_0.csv").write_text(HEADER, encoding="utf-8")
+    (tmp_path / "profile_rank_1.csv").write_text(steps(3), encoding="utf-8")
+    assert main([str(tmp_path), "--json"]) == 0
+    said = capsys.readouterr().err
+    assert said == "my_utils timeline: warning: rank 0: no finished stage in steps 1 to 2\n"
+
+
 def test_many_ranks_are_one_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     image = pytest.importorskip("PIL.Image")

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _core
+from ...core.bounded_read import describe
 from ...core.run_files.lost_rows import LostRows, lost_in_heartbeat, lost_in_notes
 from ...core.run_files.run_metadata import Note, note_of, read_run_metadata
 from ...core.run_files.state import WORLD_SIZE_MAX
@@ -201,7 +202,7 @@ def read_rank(file_set: FileSet) -> RankStages:
     stages = _columns(result["columns"], result["count"])
     begin_ns, end_ns = _span(stages)
     notes = [note_of(attempt, text, at_ns) for attempt, at_ns, _, text in result["notes"]]
-    lost, unreported = _lost(file_set, notes)
+    lost, unreported = _lost(file_set, notes, unreadable)
     metadata = RankMetadata(
         rank=file_set.rank,
         host=unquote(result["host"]),
@@ -225,11 +226,17 @@ def read_rank(file_set: FileSet) -> RankStages:
     )  # fmt: skip
 
 
-def _lost(file_set: FileSet, notes: Iterable[Note]) -> tuple[list[LostRows], int]:
+def _lost(
+    file_set: FileSet, notes: Iterable[Note], unreadable: list[str]
+) -> tuple[list[LostRows], int]:
     """The rows that could not be written, and how many of them no row reports."""
     lost = lost_in_notes(notes)
     path = file_set.heartbeat()
-    unreported = [] if path is None else lost_in_heartbeat(path, lost)
+    unreported: list[LostRows] = []
+    try:
+        unreported = [] if path is None else lost_in_heartbeat(path, lost)
+    except (OSError, ValueError) as error:
+        unreadable.append(f"{path}: {describe(error)}")
     return lost + unreported, sum(one.rows for one in unreported)
 
 

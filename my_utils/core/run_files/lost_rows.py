@@ -10,13 +10,14 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..trusted_open import open_without_waiting
+from ..bounded_read import read_whole
 from .row_metadata import whole_number
 from .run_metadata import Note
 
 LOST_ROW = "my_utils.dropped"
 NOT_WRITTEN = "not_written"
 BYTES_MAX = 1 << 20
+READ_TRIES = 3
 
 
 class LostRows(NamedTuple):
@@ -43,20 +44,23 @@ def _lost_in(note: Note) -> LostRows:
 
 
 def lost_in_heartbeat(path: str | os.PathLike[str], reported: Iterable[LostRows]) -> list[LostRows]:
-    """What the heartbeat at `path` says beyond what rows have `reported`."""
-    try:
-        with open(path, "rb", opener=open_without_waiting) as file:
-            data = file.read(BYTES_MAX)
-    except OSError:
-        return []
-    if b'"lost_rows":' not in data or b'"lost_rows":0,' in data:
-        return []
-    from .heartbeat import read_heartbeat
+    """What the heartbeat at `path` says beyond what rows have `reported`; nothing where there is no
+    such file. OSError or ValueError where there is one that cannot be read."""
+    for turn in range(READ_TRIES):
+        try:
+            data, _ = read_whole(path, BYTES_MAX, "a heartbeat")
+        except FileNotFoundError:
+            return []
+        if b'"lost_rows":0,' in data:
+            return []
+        from .heartbeat import read_heartbeat
 
-    try:
-        beat = read_heartbeat(data)
-    except ValueError:  # of another program, or damaged
-        return []
+        try:
+            beat = read_heartbeat(data)
+            break
+        except ValueError:  # it may be written over just now
+            if turn + 1 == READ_TRIES:
+                raise
     known = sum(one.rows for one in reported if one.attempt == beat.attempt)
     missing = beat.lost_rows - known
     if missing <= 0:

@@ -25,6 +25,7 @@ from ...core.trusted_open import open_filled_or_pipe
 DELIMITERS = ",;\t"
 FILE_BYTES_MAX = 256 << 20
 FILE_LINES_MAX = 4 << 20
+REPEATS_MAX = 256  # of the metrics of one launch: a page of details has some in several sections
 RECORD_LINES_MAX = 64  # lines that one row may span, by line ends in quoted fields
 LAUNCH_FIELDS = frozenset((
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
@@ -91,7 +92,7 @@ class Launch:
     """One launch of a kernel. `metrics`: by name the (unit, text, line) of each value.
 
     A name may come with several units: "Memory Throughput" is a percentage and bytes a second.
-    `part` is the number of the header under which it was found.
+    `part` is the number of the header under which it was found. `repeats`: values that came again.
     """
 
     kernel: str
@@ -100,14 +101,27 @@ class Launch:
     line: int
     part: int = 0
     metrics: dict[str, list[tuple[str, str, int]]] = field(default_factory=dict)
+    repeats: int = 0
 
     def has(self, name: str, unit: str) -> bool:
         return any(found == unit for found, _, _ in self.metrics.get(name, ()))
 
-    def add(self, name: str, unit: str, text: str, line: int) -> None:
-        """The first value stays: details repeat some metrics in several sections."""
-        if text and not self.has(name, unit):
-            self.metrics.setdefault(name, []).append((unit, text, line))
+    def add(self, name: str, unit: str, text: str, line: int) -> str:
+        """The first value stays: details repeat some metrics in several sections. Why this one is
+        not part of a page, "" where it may be."""
+        if not text:
+            return ""
+        values = self.metrics.setdefault(name, [])
+        there = next((value for value in values if value[0] == unit), None)
+        if there is None:
+            values.append((unit, text, line))
+            return ""
+        self.repeats += 1
+        if there[1] != text:
+            return f"{name} is {text}, and {there[1]} in line {there[2]} for the same launch"
+        if self.repeats > REPEATS_MAX:
+            return f"{name} comes again for the same launch, after {REPEATS_MAX} other repetitions"
+        return ""
 
 
 @dataclass(slots=True)
@@ -279,7 +293,9 @@ class _PageReader:
         wanted = [value for value in values if value[0] in self.wanted]
         launch = self._launch(line, row, wanted)
         for name, unit, text in wanted:
-            launch.add(name, unit, text, line)
+            reason = launch.add(name, unit, text, line)
+            if reason:
+                self.page.note(f"repeated {name}", line, reason)
 
     def _values(self, row: dict[str, str], cells: list[str]) -> list[tuple[str, str, str]]:
         """Name, unit and text of each metric in a row; rules are texts for people.

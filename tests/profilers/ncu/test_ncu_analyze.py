@@ -313,6 +313,24 @@ def test_a_file_cut_anywhere_keeps_its_whole_rows(here: Path, text: str) -> None
     assert set(counts) == {1, 2, 3} and counts[-1] == 3
 
 
+def test_values_that_come_again_are_named(here: Path) -> None:
+    """A page of details has some metrics in several sections, with one value."""
+    head = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+    row = '"0","7","k","Duration","ms","2"'
+    page = here / "page.csv"
+    page.write_text("\n".join([head, *[row] * 20]) + "\n")
+    assert analyze_sm_throughput_from_csv(page).attrs["problems"] == []
+
+    page.write_text("\n".join([head, row, row.replace('"2"', '"3"')]) + "\n")
+    with pytest.warns(NcuCsvWarning, match=r"page.csv:3: Duration is 3, and 2 in line 2 for the"):
+        table = analyze_sm_throughput_from_csv(page)
+    assert table["time_ms"].tolist() == [2.0]
+
+    page.write_text("\n".join([head, *[row] * 1000]) + "\n")
+    with pytest.warns(NcuCsvWarning, match=r"page.csv:259: Duration comes again .*\(743 times\)"):
+        analyze_sm_throughput_from_csv(page)
+
+
 def test_an_unknown_unit_of_time_is_left_out(here: Path) -> None:
     path = written(here / "raw.csv", RAW.replace('"usecond"', '"fortnight"'))
     with pytest.warns(NcuCsvWarning, match=r"unknown unit 'fortnight' \(3 times\)"):
