@@ -62,6 +62,11 @@ def test_a_few_of_each_layout(tmp_path: Path) -> None:
     check(outcomes([1], tmp_path, step=4))
 
 
+def test_a_dead_rank_without_a_dump_is_named_and_not_who_waits_for_it(tmp_path: Path) -> None:
+    """Rank 6 waits for it, in a call that has followed none of the calls before it elsewhere."""
+    assert outcome("3d", "dead", 1107, tmp_path / "job") == "exact"
+
+
 @pytest.mark.thorough
 def test_many(tmp_path: Path) -> None:
     check(outcomes(range(20), tmp_path))

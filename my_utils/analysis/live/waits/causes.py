@@ -209,7 +209,8 @@ def _awaited(rank: int, graph: _Graph, ends: Set[_Vertex]) -> _Blame | None:
         key=lambda one: (-len(ends & set(one.holders)), bool(one.peers), one.call.created_ns),
     )
     lost = [one for one in graph.orders.odd(node.inside) if one in node.inside]
-    if lost == sorted(node.inside) and not graph.orders.odd([rank]):
+    is_known = rank in graph.still.dumps  # what it called; a dead rank may have left no dump
+    if is_known and lost == sorted(node.inside) and not graph.orders.odd([rank]):
         return _Blame("other order", lost, node, held)  # nobody should be in this call
     kind = "came late" if rank in node.late else "never entered"
     if rank in graph.parted:
