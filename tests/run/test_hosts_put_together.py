@@ -13,7 +13,7 @@ import pytest
 from ..conftest import RunPython
 from ..support.clock_shim import clock_shim
 from ..support.ranks import free_port
-from .test_several_hosts import run_of, start_on_host
+from .test_several_hosts import outputs_of, run_of, start_on_host
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -56,7 +56,7 @@ def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         ]
         command = ["sh", "-ec", "\n".join(attempts)]
         processes.append(start_on_host(folder, host, "separate", command))
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    outputs = outputs_of(processes)
     assert [process.returncode for process in processes] == [0, 0], outputs
     both = folder / "both"
     for host in range(2):

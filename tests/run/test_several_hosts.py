@@ -8,10 +8,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +23,10 @@ from ..conftest import ROOT
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-pytestmark = [pytest.mark.slow, pytest.mark.long_file, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.long_file, pytest.mark.timeout(450)]
+
+ENDS_S, LEAVES_S = 300, 60
+JOINS_S = 120  # torch waits for 600 by default
 
 # Rank 0 is the one that fails. A static rendezvous keeps the ranks' addresses in its process: while
 # that lives, gloo of another rank that starts again gets the addresses of the dead,
@@ -119,7 +124,9 @@ def meeting_place(kind: str, host: int, port: int, addresses: tuple[str, str]) -
     if kind == "static":
         return [f"--master-addr={first}", f"--master-port={port}", f"--node-rank={host}"]
     own = ["--rdzv-backend=c10d", f"--rdzv-endpoint={first}:{port}"]
-    return [*own, f"--local-addr={addresses[host]}", f"--rdzv-conf=is_host={int(host == 0)}"]
+    # A host that the other one does not join again gives up before the test does.
+    conf = f"is_host={int(host == 0)},join_timeout={JOINS_S}"
+    return [*own, f"--local-addr={addresses[host]}", f"--rdzv-conf={conf}"]
 
 
 def run_of(place: Path) -> tuple[dict[str, Any], set[str]]:
@@ -154,7 +161,21 @@ def start_on_host(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
+
+
+def outputs_of(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """Waits for the commands of the hosts. Where one does not end all are interrupted, so that
+    nothing is left that waits, and what they printed is the failure."""
+    until = time.monotonic() + ENDS_S
+    try:
+        return [one.communicate(timeout=until - time.monotonic())[0] for one in processes]
+    except subprocess.TimeoutExpired:
+        for process in processes:
+            os.killpg(process.pid, signal.SIGTERM)  # passed on to the launcher, and to its ranks
+        printed = [process.communicate(timeout=LEAVES_S)[0] for process in processes]
+        pytest.fail(f"not ended after {ENDS_S} s:\n" + "\n---\n".join(printed))
 
 
 def on_two_hosts(
@@ -178,7 +199,7 @@ def on_two_hosts(
             ]  # fmt: skip
         processes.append(start_on_host(folder, host, disk, [*launcher, str(script), case], network))
     found = []
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    outputs = outputs_of(processes)
     for host, (process, output) in enumerate(zip(processes, outputs, strict=True)):
         # A shared one as it is once both commands are over: each takes its empty folder back.
         logs = folder / f"of{host}" / "logs" if disk == "separate" else work / "logs"
