@@ -51,7 +51,7 @@ def lost_in_heartbeat(path: str | os.PathLike[str], reported: Iterable[LostRows]
             data, _ = read_whole(path, BYTES_MAX, "a heartbeat")
         except FileNotFoundError:
             return []
-        if b'"lost_rows":0,' in data:
+        if not data or b'"lost_rows":0,' in data:  # a new one is empty at first
             return []
         from .heartbeat import read_heartbeat
 
