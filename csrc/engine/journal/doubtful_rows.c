@@ -6,7 +6,7 @@
 #include "base/event.h"
 #include "journal/journal_image.h"
 
-enum { KNOWN_FLAGS = 31, PAGE_BYTES = 4096 };
+enum { KNOWN_FLAGS = 31, PAGE_BYTES = 4096, EMPTY_MAX = 2 };
 
 _Static_assert(MU_BLOB_OFFSET % PAGE_BYTES == 0, "pages of the strings begin where they do");
 
@@ -38,8 +38,8 @@ static bool has_older_page(const char *text, size_t length) {
     return older;
 }
 
-/* The strings follow one another. A page of their entries or of their bytes that is older than
- * their count lacks some. */
+/* The strings follow one another, and few are empty. A page of their entries or of their bytes that
+ * is older than their count lacks some. */
 static bool has_mixed_strings(const struct mu_strings *strings) {
     uint32_t count = atomic_load(strings->count);
     size_t end = 0;
@@ -49,7 +49,7 @@ static bool has_mixed_strings(const struct mu_strings *strings) {
         end += strings->entries[i].length;
         mixed = mixed || end > strings->blob_bytes;
     }
-    return mixed || has_older_page(strings->blob, end);
+    return mixed || (count > EMPTY_MAX && end == 0) || has_older_page(strings->blob, end);
 }
 
 bool mu_journal_image_is_mixed(const struct mu_journal_image *image) {

@@ -254,6 +254,7 @@ int mu_journal_image_rows(struct mu_journal_image *image, struct mu_csv_writer *
     write_drops(image, writer, atomic_load(&image->header->dropped), image->reported_unplaced,
                 MU_DROPPED_NO_ROOM);
     recovered->bad_records += rows->bad_records;
+    recovered->unnamed = rows->unnamed;
     recovered->rows = mu_csv_count_rows(writer->buffer, writer->length);
     recovered->open_stages = count_open(views, image->chunk_count);
     mu_rows_free(rows);

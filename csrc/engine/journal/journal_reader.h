@@ -84,6 +84,7 @@ struct mu_recovered {
     uint64_t rows;
     uint64_t open_stages; /* that never ended */
     uint64_t bad_records;
+    uint64_t unnamed; /* records whose names are not among the strings */
 };
 
 /* Writes the rows that are not in the CSV yet: records after the last commit, the STARTs of stages

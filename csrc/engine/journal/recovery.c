@@ -209,7 +209,8 @@ MU_MUST_CHECK static int recover_after_kill(struct mu_journal_image *image,
         code = look_at_files(&look, err);
     }
     struct mu_rows_kept kept = {.mark = NULL};
-    recovery->doubtful = look.misfit || look.in_committed || recovered.bad_records > 0;
+    recovery->doubtful =
+        look.misfit || look.in_committed || recovered.bad_records > 0 || recovered.unnamed > 0;
     if (code == MU_OK && !recovery->doubtful && set.count > 0) {
         code = mu_row_set_keep(&set, &recovery->writer, &kept, err);
         recovery->rows = kept.rows;

@@ -225,6 +225,7 @@ static bool describe_name(struct mu_rows *rows, const struct mu_row_context *con
         const struct mu_quoted_name *name = quoted_name(rows, &context->strings, record->name);
         row->name = name->text == NULL ? "" : name->text;
         row->name_length = name->length;
+        rows->unnamed += name->text == NULL && record->name != 0;
         return true;
     }
     struct mu_record_payload payload;

@@ -87,6 +87,7 @@ struct mu_rows {
     struct mu_quoted_name unkept; /* the last one for which there was no memory */
     char unkept_text[2 * MU_STRING_BYTES_MAX + 2];
     uint64_t bad_records;     /* that were not valid and were skipped */
+    uint64_t unnamed;         /* whose names are not among the strings: written without */
     struct mu_lost_rows lost; /* that were not written for want of memory */
 };
 
