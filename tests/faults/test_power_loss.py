@@ -18,7 +18,7 @@ from my_utils import _core
 
 from ..conftest import RunPython
 from ..support.loop_disks import run_on_disk
-from .power_loss import BOOT_ID_AT, OTHER_BOOT, PAGE
+from .power_loss import BOOT_ID_AT, OTHER_BOOT, PAGE, SLOT
 from .programs import run
 
 pytestmark = pytest.mark.long_file
@@ -207,6 +207,34 @@ def test_a_name_is_not_cut_where_a_page_of_the_names_is_older(
     assert left_least <= len(left) < count
     assert {line.split(",")[4] for line in left} <= names
     assert all("doubtful=1" in line for line in left)
+
+
+def test_an_event_of_an_older_page_is_not_written_again(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    """Where the ring has gone round, records that are in the CSV are behind the commit."""
+    killed = run(
+        run_python,
+        """
+        from my_utils import _core
+        logger.setup("logs", console=False)
+        for half in range(2):
+            for i in range(20):
+                _core.log_event("half %d" % half, "INSTANT", i, "i=%d" % i)
+            half or timer.step()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    [journal] = (tmp_path / "logs").glob("*.journal")
+    data = bytearray(journal.read_bytes())
+    first, second = (data.index(b"half %d" % half) // SLOT * SLOT - SLOT for half in range(2))
+    length = 3 * 2 * SLOT  # of three events: a record and its text each
+    data[second : second + length] = data[first : first + length]
+    journal.write_bytes(data)
+    rows = _core.recover_rows(journal)[2].decode()
+    assert "half 0" not in rows
+    assert rows.count(",half 1,INSTANT,") == 17
 
 
 def stages_in(journal: Path) -> list[str]:
