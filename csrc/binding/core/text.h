@@ -16,7 +16,8 @@ int mu_py_name_slow(PyObject *value, const char *argument, struct mu_py_name *ou
 /* 0, or -1 with TypeError or ValueError. */
 static inline int mu_py_name_of(PyObject *value, const char *argument, struct mu_py_name *out) {
     if (__builtin_expect(PyUnicode_CheckExact(value) && PyUnicode_IS_COMPACT_ASCII(value), 1)) {
-        Py_hash_t hash = ((PyASCIIObject *)value)->hash;
+        /* Another thread may be storing the same hash. */
+        Py_hash_t hash = __atomic_load_n(&((PyASCIIObject *)value)->hash, __ATOMIC_RELAXED);
         if (__builtin_expect(hash != -1, 1)) {
             out->bytes = (const char *)PyUnicode_1BYTE_DATA(value);
             out->length = PyUnicode_GET_LENGTH(value);
