@@ -7,17 +7,21 @@
 #include "base/thread.h"
 #include "stages/drain.h"
 #include "stages/output_state.h"
+#include "stages/recording.h"
 #include "stages/stack_service.h"
 
-static void init_locks(struct mu_recorder *recorder) {
+void mu_recorder_init_locks(struct mu_recorder *recorder) {
     pthread_mutex_init(&recorder->registry_lock, NULL);
     pthread_mutex_init(&recorder->drain_lock, NULL);
+    pthread_mutex_init(&recorder->move_lock, NULL);
     pthread_mutex_init(&recorder->thread_lock, NULL);
     mu_cond_init(&recorder->thread_wake);
 }
 
 int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err) {
-    init_locks(recorder);
+    if (recorder->guards_moves) {
+        mu_recording_guard(recorder); /* a child may have to register with the kernel again */
+    }
     mu_control_init(&recorder->control);
     mu_stack_service_start_in_child(recorder);
     *(volatile uint32_t *)recorder->fork_guard = 1;
@@ -75,6 +79,7 @@ static void forget_parent(struct mu_recorder *recorder) {
     recorder->epoch = 0;
     recorder->reported_drops = recorder->reported_unplaced = 0;
     recorder->reopen = had_files;
+    atomic_store(&recorder->moving, 0);
     memset(&recorder->troubles, 0, sizeof(recorder->troubles));
 }
 
@@ -83,6 +88,7 @@ bool mu_recorder_check_fork(struct mu_recorder *recorder) {
         return false;
     }
     forget_parent(recorder);
+    mu_recorder_init_locks(recorder);
     recorder->broken = mu_recorder_begin(recorder, NULL) != MU_OK || !recorder->has_key;
     return true;
 }

@@ -7,7 +7,10 @@
 #include "base/error.h"
 #include "stages/state.h"
 
-/* Gives a recorder everything that a new process needs: locks, journal, names, output. All of it is
+/* Of a recorder that is new in its process. */
+void mu_recorder_init_locks(struct mu_recorder *recorder);
+
+/* Gives a recorder everything else that a new process needs: journal, names, output. All of it is
  * in memory. */
 MU_MUST_CHECK int mu_recorder_begin(struct mu_recorder *recorder, struct mu_error *err);
 

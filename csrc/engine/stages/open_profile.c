@@ -20,6 +20,7 @@
 #include "stages/fork.h"
 #include "stages/heartbeat.h"
 #include "stages/output_state.h"
+#include "stages/recording.h"
 #include "stages/stack_service.h"
 
 /* Node ids of a process begin at a multiple of 2^40, of which there are 2^13, so that they fit into
@@ -63,12 +64,12 @@ static void begin_alone(void *owner) {
     if (recorder->gil != NULL) {
         recorder->gil->begin(recorder->gil->owner);
     }
-    pthread_mutex_lock(&recorder->registry_lock);
+    mu_recording_pause(recorder);
 }
 
 static void end_alone(void *owner) {
     struct mu_recorder *recorder = owner;
-    pthread_mutex_unlock(&recorder->registry_lock);
+    mu_recording_resume(recorder);
     if (recorder->gil != NULL) {
         recorder->gil->end(recorder->gil->owner);
     }
@@ -629,12 +630,20 @@ int mu_recorder_close_with(struct mu_recorder *recorder, const struct mu_alone *
     return code;
 }
 
+/* Of a journal that could have more chunks. */
+static bool finds_no_chunk(struct mu_recorder *recorder) {
+    pthread_mutex_lock(&recorder->registry_lock);
+    uint32_t chunks = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
+    bool no_chunk = recorder->no_chunk && chunks < MU_CHUNKS_MAX;
+    pthread_mutex_unlock(&recorder->registry_lock);
+    return no_chunk;
+}
+
 bool mu_recorder_give_up_journal(struct mu_recorder *recorder) {
     if (recorder->broken || !lock_within(&recorder->drain_lock, close_wait_ns)) {
         return false;
     }
-    uint32_t chunks = atomic_load(&mu_journal_header(&recorder->journal)->chunk_count);
-    bool given_up = recorder->no_chunk && recorder->journal.fd >= 0 && chunks < MU_CHUNKS_MAX &&
+    bool given_up = finds_no_chunk(recorder) && recorder->journal.fd >= 0 &&
                     leave_journal(recorder, NULL) == MU_OK;
     if (given_up) {
         mu_output_state_publish_lock_held(recorder);
@@ -649,7 +658,9 @@ bool mu_recorder_give_up_journal(struct mu_recorder *recorder) {
 static void reopen_in_child(struct mu_recorder *recorder) {
     struct mu_output_config config = recorder->config;
     struct mu_open_report report;
-    recorder->reopen = false;
+    if (!atomic_exchange(&recorder->reopen, false)) {
+        return; /* another thread was first */
+    }
     if (mu_recorder_open(recorder, &config, &report, NULL) != MU_OK) {
         atomic_fetch_add(&recorder->troubles.failed_writes, 1);
     }

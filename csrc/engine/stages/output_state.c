@@ -23,3 +23,9 @@ void mu_recorder_output_state(struct mu_recorder *recorder, struct mu_output_sta
     *state = recorder->published;
     pthread_mutex_unlock(&recorder->registry_lock);
 }
+
+void mu_recorder_opened_path(struct mu_recorder *recorder, char path[MU_PATH_BYTES]) {
+    pthread_mutex_lock(&recorder->registry_lock);
+    memcpy(path, recorder->opened.csv_path, MU_PATH_BYTES);
+    pthread_mutex_unlock(&recorder->registry_lock);
+}

@@ -14,4 +14,7 @@ void mu_output_state_publish_lock_held(struct mu_recorder *recorder);
 /* The state that was published last. A forked child calls mu_recorder_check_fork before. */
 void mu_recorder_output_state(struct mu_recorder *recorder, struct mu_output_state *state);
 
+/* The path of the CSV that was opened last; it may be closed. */
+void mu_recorder_opened_path(struct mu_recorder *recorder, char path[MU_PATH_BYTES]);
+
 #endif

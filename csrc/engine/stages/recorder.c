@@ -60,6 +60,7 @@ void mu_recorder_start(struct mu_recorder *recorder) {
     recorder->add_gpu_time = mu_timer_add_gpu_time;
     recorder->counter = mu_clock_counter_is_kernel_clock();
     recorder->fork_guard = &recorder->no_guard;
+    mu_recorder_init_locks(recorder);
     recorder->journal.fd = -1;
     recorder->broken = true;
     recorder->has_key = pthread_key_create(&recorder->thread_key, mu_thread_ends) == 0;
@@ -115,6 +116,7 @@ void mu_recorder_destroy(struct mu_recorder *recorder) {
     free_guard(recorder);
     mu_control_release(&recorder->control);
     pthread_mutex_destroy(&recorder->drain_lock);
+    pthread_mutex_destroy(&recorder->move_lock);
     pthread_mutex_destroy(&recorder->thread_lock);
     pthread_cond_destroy(&recorder->thread_wake);
     mu_recorder_leave(recorder);
@@ -128,10 +130,21 @@ int mu_recorder_use_gpu(struct mu_recorder *recorder, const struct mu_cuda_pool_
     }
     struct mu_cuda_pool *pool;
     int code = mu_cuda_pool_create(&pool, options, err);
-    if (code == MU_OK) {
-        atomic_store(&recorder->gpu, pool); /* no lock: a drain may hang on its output */
+    struct mu_cuda_pool *none = NULL; /* no lock: a drain may hang on its output */
+    if (code == MU_OK && !atomic_compare_exchange_strong(&recorder->gpu, &none, pool)) {
+        mu_cuda_pool_free(pool); /* another thread was first */
     }
     return code;
+}
+
+uint32_t mu_recorder_path_count(struct mu_recorder *recorder) {
+    if (recorder->broken) {
+        return 0;
+    }
+    pthread_mutex_lock(&recorder->registry_lock);
+    uint32_t count = recorder->names->path_count;
+    pthread_mutex_unlock(&recorder->registry_lock);
+    return count;
 }
 
 bool mu_recorder_path(struct mu_recorder *recorder, uint16_t path, const char **name,

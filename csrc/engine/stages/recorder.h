@@ -7,7 +7,7 @@
  * directory.
  *
  * Functions are thread-safe unless they say "nobody may record meanwhile". The binding ensures that
- * by keeping the GIL.
+ * by keeping the GIL, or where there is none by a lock of its own.
  */
 #ifndef MU_RECORDER_H
 #define MU_RECORDER_H
@@ -37,11 +37,13 @@ void mu_recorder_try_again(struct mu_recorder *recorder);
  * Nobody may record meanwhile or later. */
 void mu_recorder_destroy(struct mu_recorder *recorder);
 
-/* Stages may have GPU times from now on. Calls after the first success change nothing. Nobody may
- * record meanwhile. */
+/* Stages may have GPU times from now on. Calls after the first success change nothing. */
 MU_MUST_CHECK int mu_recorder_use_gpu(struct mu_recorder *recorder,
                                       const struct mu_cuda_pool_options *options,
                                       struct mu_error *err);
+
+/* Numbers of paths are below this. */
+uint32_t mu_recorder_path_count(struct mu_recorder *recorder);
 
 /* The path's name and its parent's number; false for a number that is not in use, and for the
  * root. The name is NULL for MU_PATH_OTHER; its bytes never move. */

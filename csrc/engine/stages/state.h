@@ -138,6 +138,8 @@ struct mu_recorder {
     _Atomic uint32_t users;
     bool ended; /* destroyed by its owner; under registry_lock */
     bool counter;
+    bool guards_moves;       /* no GIL keeps threads from recording while the journal moves */
+    _Atomic uint32_t moving; /* enum mu_moving, see recording.h */
 
     struct mu_control control;       /* requests of other processes */
     struct mu_stack_service *stacks; /* owned: serves those for stacks; NULL: nobody does */
@@ -153,7 +155,8 @@ struct mu_recorder {
     bool has_key;                     /* else the process had none left, and nothing is recorded */
     struct mu_output_state published; /* what others may know of the output */
 
-    pthread_mutex_t drain_lock;     /* timeline, output, commits; taken before registry_lock */
+    pthread_mutex_t drain_lock;     /* timeline, output, commits; taken before the next */
+    pthread_mutex_t move_lock;      /* see recording.h; taken before registry_lock */
     struct mu_drain *drain;         /* owned scratch memory */
     struct mu_output_config config; /* of the last mu_recorder_open */
     struct mu_open_report opened;   /* the result of that */

@@ -59,6 +59,9 @@ void mu_thread_buffer_free(struct mu_thread_buffer *buffer) {
         free(buffer->frames[i].owned_name);
         cancel_span(buffer, &buffer->frames[i]);
     }
+    if (buffer->in_use != NULL) {
+        atomic_store(buffer->in_use, false);
+    }
     free(buffer->frames);
     for (int path = 0; buffer->aggregates != NULL && path < MU_PATHS_MAX; path++) {
         free(buffer->aggregates[path]);

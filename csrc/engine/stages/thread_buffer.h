@@ -8,6 +8,7 @@
 #ifndef MU_THREAD_BUFFER_H
 #define MU_THREAD_BUFFER_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -91,6 +92,8 @@ struct mu_thread_buffer {
     struct mu_aggregate **aggregates; /* owned: by path */
     struct mu_thread_buffer *next;    /* in the recorder's list */
     struct mu_stage cache[MU_STAGE_CACHE];
+    _Atomic bool recording; /* see recording.h */
+    _Atomic bool *in_use;   /* borrowed: set to false when the buffer goes; NULL: nothing is */
 };
 
 enum mu_stop_result {
