@@ -20,11 +20,8 @@ static PyObject *set_step_hook(PyObject *module, PyObject *hook) {
                      Py_TYPE(hook)->tp_name);
         return NULL;
     }
-    Py_XSETREF(state->step_hook, hook == Py_None ? NULL : Py_NewRef(hook));
-    if (state->recorder != NULL) {
-        mu_py_serve_stacks(state);
-        mu_control_listen(&state->recorder->control, state->step_hook != NULL);
-    }
+    mu_py_shared_set(&state->lock, &state->step_hook, hook == Py_None ? NULL : Py_NewRef(hook));
+    mu_py_listen(state);
     Py_RETURN_NONE;
 }
 

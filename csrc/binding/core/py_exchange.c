@@ -23,22 +23,52 @@ static void find_type(struct mu_py_exchange *exchange, PyObject *torch, PyObject
     }
 }
 
+static const struct mu_dlpack_exchange *find(struct mu_py_exchange *found) {
+    PyObject *name = PyUnicode_FromString("torch");
+    PyObject *torch = name == NULL ? NULL : mu_py_dict_value(PyImport_GetModuleDict(), name);
+    PyObject *tensor = torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
+    PyObject *capsule = tensor == NULL ? NULL : PyObject_GetAttrString(tensor, MU_DLPACK_ATTRIBUTE);
+    const struct mu_dlpack_exchange *table = capsule == NULL ? NULL : table_of(capsule);
+    if (table != NULL && table->dltensor_from_py_object_no_sync != NULL) {
+        find_type(found, torch, tensor); /* others are asked for capsules */
+    }
+    Py_XDECREF(capsule);
+    Py_XDECREF(tensor);
+    Py_XDECREF(torch);
+    Py_XDECREF(name);
+    PyErr_Clear();
+    return table;
+}
+
+/* Takes what was found. False where another thread was first. */
+static bool keep_locked(struct mu_py_exchange *exchange, const struct mu_py_exchange *found,
+                        const struct mu_dlpack_exchange *table) {
+    if (exchange->table != NULL) {
+        return false;
+    }
+    exchange->tensor_type = found->tensor_type;
+    exchange->is_neg = found->is_neg;
+    exchange->is_conj = found->is_conj;
+    exchange->impl = found->impl;
+    exchange->is_overridden = found->is_overridden;
+    exchange->storage = found->storage;
+    exchange->table = table;
+    return true;
+}
+
 bool mu_py_exchange_find(struct mu_py_exchange *exchange) {
     if (exchange->table != NULL) {
         return true;
     }
-    PyObject *torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch"); /* borrowed */
-    PyObject *tensor = torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
-    PyObject *capsule = tensor == NULL ? NULL : PyObject_GetAttrString(tensor, MU_DLPACK_ATTRIBUTE);
-    const struct mu_dlpack_exchange *table = capsule == NULL ? NULL : table_of(capsule);
-    exchange->table = table;
-    if (table != NULL && table->dltensor_from_py_object_no_sync != NULL) {
-        find_type(exchange, torch, tensor); /* others are asked for capsules */
+    struct mu_py_exchange found = {0};
+    const struct mu_dlpack_exchange *table = find(&found);
+    mu_py_lock_take(&exchange->lock);
+    bool kept = table != NULL && keep_locked(exchange, &found, table);
+    mu_py_lock_release(&exchange->lock);
+    if (!kept) {
+        mu_py_exchange_clear(&found);
     }
-    Py_XDECREF(capsule);
-    Py_XDECREF(tensor);
-    PyErr_Clear();
-    return exchange->table != NULL;
+    return table != NULL;
 }
 
 int mu_py_exchange_traverse(struct mu_py_exchange *exchange, visitproc visit, void *arg) {

@@ -1,7 +1,7 @@
 /* What torch offers to C code about its tensors. It is found once torch is imported; nothing here
  * imports torch.
  *
- * All of it needs the GIL.
+ * It needs an attached thread. All but `table` is written once, before it.
  */
 #ifndef MU_PY_EXCHANGE_H
 #define MU_PY_EXCHANGE_H
@@ -12,14 +12,17 @@
 #include <stdbool.h>
 
 #include "core/dlpack_exchange.h"
+#include "core/free_threading.h"
 #include "core/torch_storage.h"
 
 struct mu_py_exchange {
-    const struct mu_dlpack_exchange *table; /* torch's, for good; NULL before it is found */
-    PyTypeObject *tensor_type;              /* owned: torch.Tensor; NULL without those below */
-    PyObject *is_neg;                       /* owned: torch.Tensor.is_neg, a lazy negation */
-    PyObject *is_conj;                      /* owned: torch.Tensor.is_conj */
-    PyObject *impl;                         /* owned: torch.Tensor._cdata, the TensorImpl's place */
+    _Atomic(const struct mu_dlpack_exchange *)
+        table;                 /* torch's, for good; NULL before it is found */
+    struct mu_py_lock lock;    /* of who finds it */
+    PyTypeObject *tensor_type; /* owned: torch.Tensor; NULL without those below */
+    PyObject *is_neg;          /* owned: torch.Tensor.is_neg, a lazy negation */
+    PyObject *is_conj;         /* owned: torch.Tensor.is_conj */
+    PyObject *impl;            /* owned: torch.Tensor._cdata, the TensorImpl's place */
     PyObject *is_overridden; /* owned: torch._C._has_torch_function_unary, whether Python code runs
                                 in place of the three */
     struct mu_torch_storage storage;

@@ -2,7 +2,8 @@
  *
  * One struct for each module object; nothing here is static. A subsystem that holds Python objects
  * for the life of the module adds its fields to the struct, and traverse and clear functions to
- * the lists in module.c. All of it is used under the GIL.
+ * the lists in module.c. Where there is no GIL, what changes after the module was set up is atomic,
+ * or is guarded by one of the locks, as its comment says.
  */
 #ifndef MU_STATE_H
 #define MU_STATE_H
@@ -10,8 +11,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
+#include "core/free_threading.h"
 #include "core/py_exchange.h"
 
 struct mu_nvtx;
@@ -22,9 +25,12 @@ struct mu_timer;
 enum { MU_PY_HOOK_FIELDS = 4, MU_PY_HOOK_EVENTS_KEPT = 16 };
 
 struct mu_state {
+    struct mu_py_lock lock;         /* of the hooks, and of what is made at first use */
+    struct mu_py_lock windows_lock; /* of who opened a capture window, see py_calls.h */
+    struct mu_py_lock timing_lock;  /* of which TimeRecorders are enabled */
     PyObject *format_error;         /* owned: the exception type my_utils._core.FormatError */
-    PyObject *warning_hook;         /* owned: callable(kind, message), or NULL */
-    PyObject *step_hook;            /* owned: callable(timer, step), or NULL */
+    PyObject *warning_hook;         /* owned: callable(kind, message), or NULL; `lock` */
+    PyObject *step_hook;            /* owned: callable(timer, step), or NULL; `lock` */
     PyTypeObject *timer_type;       /* owned */
     PyTypeObject *run_stages_type;  /* owned */
     PyTypeObject *stage_type;       /* owned */
@@ -35,34 +41,34 @@ struct mu_state {
     PyObject *hook_event_names[MU_PY_HOOK_FIELDS]; /* owned: of the fields, in their order */
     PyObject *hook_events[MU_PY_HOOK_EVENTS_KEPT]; /* owned: memory of freed events, no objects */
     int hook_events_free;                          /* of these */
-    uint64_t hook_events_entered;                  /* numbers given to events, see py_calls.h */
+    _Atomic uint64_t hook_events_entered;          /* numbers given to events, see py_calls.h */
     PyTypeObject *call_type;                       /* owned: struct mu_py_call */
     PyObject *calls;                   /* owned: a context variable, the innermost call or None */
     PyObject *key_iter;                /* owned: "iter" */
     PyObject *key_microbatch;          /* owned: "microbatch_index" */
     PyTypeObject *forward_passes_type; /* owned */
     struct mu_recorder *reserved;      /* owned: memory of the recorder before its first use */
-    struct mu_recorder *recorder;      /* owned; NULL before the first use */
-    struct mu_timer *event_timer;      /* owned: its thread buffers carry the events of log_event */
-    bool watches_forks;
-    uint32_t reported_troubles;           /* bits of the kinds that were warned of */
-    uint32_t reported_cuda;               /* the same for GPU times */
-    struct mu_stack_reader *stack_reader; /* owned; NULL before the first use */
-    struct mu_nvtx *nvtx;                 /* owned; NULL while no tool listens */
-    bool nvtx_asked;
-    bool gpu_kernels_off;             /* they failed, and the user was warned */
-    PyTypeObject *digest_type;        /* owned: TensorDigest */
-    PyTypeObject *sums_type;          /* owned: TensorSums */
-    PyTypeObject *tensor_stats_type;  /* owned */
-    PyTypeObject *nan_inf_count_type; /* owned */
-    PyTypeObject *module_hook_type;   /* owned */
-    struct mu_py_exchange exchange;   /* torch's functions for its tensors */
-    PyTypeObject *time_recorder_type; /* owned */
-    PyTypeObject *timed_block_type;   /* owned */
-    PyObject *recorder_stack;         /* owned: a context variable, tuples of TimeRecorders */
-    Py_ssize_t enabled_recorders;     /* in all threads and tasks */
-    PyObject *timing_switch;          /* owned: a TimingSwitch */
-    uint64_t time_recorders;          /* made so far */
+    _Atomic(struct mu_recorder *) recorder; /* owned; NULL before the first use */
+    struct mu_timer *event_timer; /* owned: its thread buffers carry the events of log_event */
+    _Atomic bool watches_forks;
+    _Atomic uint32_t reported_troubles;             /* bits of the kinds that were warned of */
+    _Atomic uint32_t reported_cuda;                 /* the same for GPU times */
+    _Atomic(struct mu_stack_reader *) stack_reader; /* owned; NULL before the first use */
+    _Atomic(struct mu_nvtx *) nvtx;                 /* owned; NULL while no tool listens */
+    _Atomic bool nvtx_asked;
+    _Atomic bool gpu_kernels_off;         /* they failed, and the user was warned */
+    PyTypeObject *digest_type;            /* owned: TensorDigest */
+    PyTypeObject *sums_type;              /* owned: TensorSums */
+    PyTypeObject *tensor_stats_type;      /* owned */
+    PyTypeObject *nan_inf_count_type;     /* owned */
+    PyTypeObject *module_hook_type;       /* owned */
+    struct mu_py_exchange exchange;       /* torch's functions for its tensors */
+    PyTypeObject *time_recorder_type;     /* owned */
+    PyTypeObject *timed_block_type;       /* owned */
+    PyObject *recorder_stack;             /* owned: a context variable, tuples of TimeRecorders */
+    _Atomic Py_ssize_t enabled_recorders; /* in all threads and tasks */
+    PyObject *timing_switch;              /* owned: a TimingSwitch */
+    _Atomic uint64_t time_recorders;      /* made so far */
 
     PyTypeObject *bucket_hook_type;  /* owned */
     PyTypeObject *bucket_times_type; /* owned */

@@ -8,18 +8,19 @@ void mu_py_warn(struct mu_state *state, const char *kind, const char *message) {
 
 void mu_py_warn_by(struct mu_state *state, PyObject *logger, const char *kind,
                    const char *message) {
-    if (state->warning_hook == NULL) {
+    PyObject *hook = mu_py_shared_get(&state->lock, &state->warning_hook);
+    if (hook == NULL) {
         return;
     }
     PyObject *error_type, *error, *traceback;
     PyErr_Fetch(&error_type, &error, &traceback);
     PyObject *text = mu_py_message(message);
-    PyObject *result = logger == NULL
-                           ? PyObject_CallFunction(state->warning_hook, "sN", kind, text)
-                           : PyObject_CallFunction(state->warning_hook, "sNO", kind, text, logger);
+    PyObject *result = logger == NULL ? PyObject_CallFunction(hook, "sN", kind, text)
+                                      : PyObject_CallFunction(hook, "sNO", kind, text, logger);
     if (result == NULL) {
-        PyErr_WriteUnraisable(state->warning_hook);
+        PyErr_WriteUnraisable(hook);
     }
     Py_XDECREF(result);
+    Py_DECREF(hook);
     PyErr_Restore(error_type, error, traceback);
 }

@@ -8,12 +8,13 @@
 #include "core/warnings.h"
 #include "cuda/cuda_profiler.h"
 
-/* Called in the middle of a stage's start, with the GIL and a CUDA context of the thread's own. */
+/* Called in the middle of a stage's start, with the GIL and a CUDA context of the thread's own. No
+ * Python runs there: who starts the stage has looked for torch. */
 int mu_py_cuda_stream(void *owner, int32_t device, void **stream) {
     struct mu_state *state = owner;
-    if (!mu_py_exchange_find(&state->exchange) ||
-        state->exchange.table->current_work_stream == NULL ||
-        state->exchange.table->current_work_stream(MU_DLPACK_CUDA, device, stream) != 0) {
+    const struct mu_dlpack_exchange *table = state->exchange.table;
+    if (table == NULL || table->current_work_stream == NULL ||
+        table->current_work_stream(MU_DLPACK_CUDA, device, stream) != 0) {
         PyErr_Clear();
         return -1;
     }
@@ -54,15 +55,12 @@ enum cuda_trouble {
 };
 
 static bool report_once(struct mu_state *state, enum cuda_trouble trouble, bool happened) {
-    if (!happened || (state->reported_cuda & trouble) != 0) {
-        return false;
-    }
-    state->reported_cuda |= trouble;
-    return true;
+    return happened && (atomic_fetch_or(&state->reported_cuda, trouble) & trouble) == 0;
 }
 
 void mu_py_report_cuda(struct mu_state *state) {
-    struct mu_cuda_pool *pool = state->recorder == NULL ? NULL : state->recorder->gpu;
+    struct mu_recorder *recorder = state->recorder;
+    struct mu_cuda_pool *pool = recorder == NULL ? NULL : recorder->gpu;
     struct mu_cuda_stats stats;
     if (pool == NULL) {
         return;
@@ -99,10 +97,11 @@ void mu_py_report_cuda(struct mu_state *state) {
 static PyObject *cuda_state(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     const struct mu_cuda_driver *driver = mu_cuda_driver_get();
     struct mu_state *state = mu_state_of(module);
+    struct mu_recorder *recorder = state->recorder;
     struct mu_cuda_stats stats = {0};
-    if (state->recorder != NULL) {
-        mu_recorder_check_fork(state->recorder);
-        mu_cuda_pool_stats(state->recorder->gpu, &stats);
+    if (recorder != NULL) {
+        mu_recorder_check_fork(recorder);
+        mu_cuda_pool_stats(recorder->gpu, &stats);
     }
     return Py_BuildValue(
         "{s:N,s:s,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:s}", "available",

@@ -219,7 +219,19 @@ static PyObject *thread_as_dict(const struct mu_seen_thread *thread) {
                          thread_name, "step", (long long)thread->step, "open", open, "last", last);
 }
 
-static PyObject *threads_as_list(struct mu_journal_image *image,
+static bool see_thread(struct mu_recorder *own, struct mu_journal_image *image, uint32_t chunk,
+                       struct mu_seen_thread *thread) {
+    if (own == NULL) {
+        return mu_journal_image_thread(image, chunk, thread);
+    }
+    mu_recording_hold(own);
+    bool seen = mu_journal_image_thread(image, chunk, thread);
+    mu_recording_let_go(own);
+    return seen;
+}
+
+/* own: the recorder whose journal it is; NULL: that of another process, or a copy. */
+static PyObject *threads_as_list(struct mu_recorder *own, struct mu_journal_image *image,
                                  PyObject *(*as_object)(const struct mu_seen_thread *)) {
     struct mu_seen_thread *thread = PyMem_RawMalloc(sizeof(*thread));
     if (thread == NULL) {
@@ -227,8 +239,7 @@ static PyObject *threads_as_list(struct mu_journal_image *image,
     }
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < image->chunk_count; i++) {
-        if (mu_journal_image_thread(image, i, thread) &&
-            mu_py_append_new(list, as_object(thread)) < 0) {
+        if (see_thread(own, image, i, thread) && mu_py_append_new(list, as_object(thread)) < 0) {
             Py_CLEAR(list);
         }
     }
@@ -282,7 +293,7 @@ static int put_state(PyObject *dict, struct seen *seen) {
                    put(dict, "csv_bytes", PyLong_FromUnsignedLongLong(seen->image.csv_bytes)) < 0 ||
                    put(dict, "bad_records",
                        PyLong_FromUnsignedLongLong(seen->recovered.bad_records)) < 0 ||
-                   put(dict, "lanes", threads_as_list(&seen->image, thread_as_dict)) < 0
+                   put(dict, "lanes", threads_as_list(NULL, &seen->image, thread_as_dict)) < 0
                ? -1
                : 0;
 }
@@ -353,7 +364,6 @@ static PyObject *thread_as_tuple(const struct mu_seen_thread *thread) {
     return Py_BuildValue("(INLN)", (unsigned)thread->tid, tag, (long long)step_of(thread), names);
 }
 
-/* The GIL is kept, so that the journal stays where it is. */
 static PyObject *open_stages(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     struct mu_recorder *recorder = mu_py_recorder(mu_state_of(module));
     if (recorder == NULL) {
@@ -365,10 +375,10 @@ static PyObject *open_stages(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     }
     struct mu_journal_image image;
     struct mu_error err = {0};
-    if (mu_journal_image_open(&image, recorder->journal.base, MU_JOURNAL_BYTES, &err) != MU_OK) {
-        return mu_py_raise(&err);
-    }
-    return threads_as_list(&image, thread_as_tuple);
+    mu_recording_hold(recorder);
+    int code = mu_journal_image_open(&image, recorder->journal.base, MU_JOURNAL_BYTES, &err);
+    mu_recording_let_go(recorder);
+    return code == MU_OK ? threads_as_list(recorder, &image, thread_as_tuple) : mu_py_raise(&err);
 }
 
 PyDoc_STRVAR(recover_rows_doc,

@@ -104,16 +104,13 @@ static struct mu_stack_reader *new_reader(void) {
 const struct mu_stack_reader *mu_py_stack_reader(struct mu_state *state) {
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
     if (state->stack_reader == NULL && frame != NULL) {
-        state->stack_reader = new_reader();
+        struct mu_stack_reader *reader = new_reader(), *none = NULL;
+        if (!atomic_compare_exchange_strong(&state->stack_reader, &none, reader)) {
+            free(reader); /* another thread was first */
+        }
     }
     Py_XDECREF((PyObject *)frame);
     return state->stack_reader;
-}
-
-void mu_py_serve_stacks(struct mu_state *state) {
-    if (state->recorder != NULL && state->step_hook != NULL) {
-        mu_stack_service_start(state->recorder, mu_py_stack_reader(state));
-    }
 }
 
 /* --- functions ------------------------------------------------------------------------------- */

@@ -9,7 +9,4 @@
  * It is ready once a stack that Python tells was read as it is. */
 const struct mu_stack_reader *mu_py_stack_reader(struct mu_state *state);
 
-/* From now on the recorder serves requests for stacks. Nothing where there is no recorder yet. */
-void mu_py_serve_stacks(struct mu_state *state);
-
 #endif

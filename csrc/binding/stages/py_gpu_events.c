@@ -10,14 +10,14 @@ enum { CHOICES = 512 };
 
 static const uint32_t blue = 0xff0000ff;
 
-/* A cache of whether the pattern cuda_stages matches a name. The place of a name follows from its
- * hash. When another name takes its place, the pattern is run again. */
+/* A cache of whether the pattern cuda_stages matches a name: its hash but for the two lowest bits,
+ * which say that the choice is known, and what it is. The place of a name follows from its hash.
+ * When another name takes its place, the pattern is run again. */
 struct mu_gpu_choice {
-    uint64_t hash;
-    uint32_t length;
-    bool known;
-    bool gpu;
+    _Atomic uint64_t word;
 };
+
+enum { CHOICE_KNOWN = 1, CHOICE_GPU = 2, CHOICE_BITS = 3 };
 
 /* --- arguments ---------------------------------------------------------------------------- */
 
@@ -94,12 +94,16 @@ static PyObject *search_of(PyObject *cuda_stages) {
 /* A tool attaches when the process starts, so one check is enough. Without memory, the next timer
  * tries again. */
 static void attach_nvtx(struct mu_state *state) {
-    if (state->nvtx_asked) {
-        return;
+    struct mu_nvtx *nvtx = NULL;
+    int code = MU_OK;
+    mu_py_lock_take(&state->lock);
+    if (!state->nvtx_asked) {
+        code = mu_nvtx_create(&nvtx, NULL);
+        state->nvtx = nvtx;
+        state->nvtx_asked = code == MU_OK;
     }
-    if (mu_nvtx_create(&state->nvtx, NULL) == MU_OK) {
-        state->nvtx_asked = true;
-    } else {
+    mu_py_lock_release(&state->lock);
+    if (code != MU_OK) {
         mu_py_warn(state, "nvtx_memory", "there is no memory for NVTX ranges; they are left out");
     }
 }
@@ -123,7 +127,9 @@ int mu_py_gpu_events_init(struct mu_py_gpu_events *events, struct mu_state *stat
         mu_py_gpu_events_clear(events);
         return -1;
     }
-    events->use_cuda = use_cuda && state->recorder->gpu != NULL;
+    const struct mu_recorder *recorder = state->recorder;
+    events->exchange = &state->exchange;
+    events->use_cuda = use_cuda && recorder->gpu != NULL;
     events->nvtx = state->nvtx;
     events->category = tag[0] == '\0' ? NULL : tag;
     events->any = events->use_cuda || mu_nvtx_attached(events->nvtx);
@@ -176,14 +182,17 @@ static int wants_gpu(struct mu_py_gpu_events *events, const struct mu_py_name *n
         return ask_pattern(events->search, name);
     }
     struct mu_gpu_choice *choice = &events->choices[name->hash % CHOICES];
-    if (!choice->known || choice->hash != name->hash || choice->length != name->length) {
-        int gpu = ask_pattern(events->search, name);
-        if (gpu < 0) {
-            return -1;
-        }
-        *choice = (struct mu_gpu_choice){name->hash, (uint32_t)name->length, true, gpu > 0};
+    uint64_t hash = (name->hash & ~(uint64_t)CHOICE_BITS) | CHOICE_KNOWN;
+    uint64_t known = atomic_load_explicit(&choice->word, memory_order_relaxed);
+    if ((known & ~(uint64_t)CHOICE_GPU) == hash) {
+        return (known & CHOICE_GPU) != 0;
     }
-    return choice->gpu;
+    int gpu = ask_pattern(events->search, name);
+    if (gpu >= 0) {
+        atomic_store_explicit(&choice->word, hash | (gpu > 0 ? CHOICE_GPU : 0),
+                              memory_order_relaxed);
+    }
+    return gpu;
 }
 
 int mu_py_gpu_events_start(struct mu_py_gpu_events *events, struct mu_thread_buffer *buffer,
@@ -196,8 +205,13 @@ int mu_py_gpu_events_start(struct mu_py_gpu_events *events, struct mu_thread_buf
     if (gpu == 0 && events->use_cuda) {
         mu_cuda_look(buffer->recorder->gpu);
     }
+    if (gpu > 0) {
+        mu_py_exchange_find(events->exchange); /* for mu_py_cuda_stream */
+    }
     struct mu_gpu_events engine = {.range = range_of(events, name, appearance), .gpu = gpu > 0};
+    mu_py_recording_begin(buffer);
     mu_thread_buffer_start_with(buffer, name->bytes, (size_t)name->length, name->hash, &engine);
+    mu_py_recording_end(buffer);
     return 0;
 }
 

@@ -18,12 +18,13 @@ struct mu_py_appearance {
 };
 
 struct mu_py_gpu_events {
-    bool any;                      /* all that the hot path reads */
-    bool use_cuda;                 /* the recorder has a pool, and this timer wants times */
-    struct mu_nvtx *nvtx;          /* borrowed from the module's state; NULL: nothing attached */
-    PyObject *search;              /* owned: of the pattern cuda_stages; NULL: all stages */
-    struct mu_gpu_choice *choices; /* owned: which names match; NULL without a pattern */
-    const char *category;          /* borrowed: the timer's tag */
+    bool any;                        /* all that the hot path reads */
+    bool use_cuda;                   /* the recorder has a pool, and this timer wants times */
+    struct mu_py_exchange *exchange; /* borrowed from the module's state */
+    struct mu_nvtx *nvtx;            /* borrowed from the module's state; NULL: nothing attached */
+    PyObject *search;                /* owned: of the pattern cuda_stages; NULL: all stages */
+    struct mu_gpu_choice *choices;   /* owned: which names match; NULL without a pattern */
+    const char *category;            /* borrowed: the timer's tag */
 };
 
 /* `cuda_stages` is a str, a compiled pattern, None or NULL. 0, or -1 with an exception. */

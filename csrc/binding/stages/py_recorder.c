@@ -11,6 +11,7 @@
 #include "process_stacks/py_process_stacks.h"
 #include "stages/output_state.h"
 #include "stages/recorder_state.h"
+#include "stages/stack_service.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -40,8 +41,9 @@ static PyObject *after_fork_in_child(PyObject *weak_module, PyObject *Py_UNUSED(
         return NULL;
     }
     struct mu_state *state = module == NULL ? NULL : mu_state_of(module);
-    if (state != NULL && state->recorder != NULL) {
-        mu_recorder_check_fork(state->recorder);
+    struct mu_recorder *recorder = state == NULL ? NULL : state->recorder;
+    if (recorder != NULL) {
+        mu_recorder_check_fork(recorder);
     }
     Py_XDECREF(module);
     Py_RETURN_NONE;
@@ -75,13 +77,11 @@ static int watch_forks(void) {
 
 /* Where there is no memory for it, the next call tries again. */
 static int watch_forks_once(struct mu_state *state) {
-    if (state->watches_forks) {
+    if (state->watches_forks || atomic_exchange(&state->watches_forks, true) ||
+        watch_forks() == 0) {
         return 0;
     }
-    if (watch_forks() == 0) {
-        state->watches_forks = true;
-        return 0;
-    }
+    state->watches_forks = false;
     if (!PyErr_ExceptionMatches(PyExc_MemoryError)) {
         return -1;
     }
@@ -99,20 +99,48 @@ static int reserve_recorder(struct mu_state *state) {
     return 0;
 }
 
-static void start_recorder(struct mu_state *state) {
-    state->recorder = state->reserved;
+/* False where another thread has started it meanwhile. */
+static bool start_locked(struct mu_state *state) {
+    struct mu_recorder *recorder = state->reserved;
+    if (recorder == NULL) {
+        return false;
+    }
     state->reserved = NULL;
-    mu_recorder_start(state->recorder);
-    mu_error_kept(mu_timer_init(state->event_timer, state->recorder, "", NULL));
-    mu_py_serve_stacks(state);
-    mu_control_listen(&state->recorder->control, state->step_hook != NULL);
+    mu_recorder_start(recorder);
+    if (MU_FREE_THREADED) {
+        mu_recording_guard(recorder);
+    }
+    mu_error_kept(mu_timer_init(state->event_timer, recorder, "", NULL));
+    state->recorder = recorder;
+    return true;
+}
+
+static void start_recorder(struct mu_state *state) {
+    mu_py_lock_take(&state->lock);
+    bool started = start_locked(state);
+    mu_py_lock_release(&state->lock);
+    if (started) {
+        mu_py_listen(state);
+    }
+}
+
+void mu_py_listen(struct mu_state *state) {
+    struct mu_recorder *recorder = state->recorder;
+    PyObject *hook = mu_py_shared_get(&state->lock, &state->step_hook);
+    if (recorder != NULL && hook != NULL) {
+        mu_stack_service_start(recorder, mu_py_stack_reader(state));
+    }
+    if (recorder != NULL) {
+        mu_control_listen(&recorder->control, hook != NULL);
+    }
+    Py_XDECREF(hook);
 }
 
 struct mu_recorder *mu_py_recorder(struct mu_state *state) {
     if (state->recorder == NULL) {
         start_recorder(state);
     }
-    mu_py_recorder_try_again(state->recorder);
+    mu_py_recorder_try_again(state, state->recorder);
     return watch_forks_once(state) < 0 ? NULL : state->recorder;
 }
 
@@ -272,8 +300,9 @@ static uint64_t trouble_count(const struct mu_recorder *recorder, const struct t
 
 static void warn_of(struct mu_state *state, const struct trouble *trouble) {
     char message[2048];
-    const struct mu_recorder *recorder = state->recorder;
-    const char *path = recorder->opened.csv_path; /* changes with the GIL held */
+    struct mu_recorder *recorder = state->recorder;
+    char path[MU_PATH_BYTES];
+    mu_recorder_opened_path(recorder, path);
     int error = atomic_load(&recorder->troubles.last_errno);
     if (trouble->offset == COUNT_OF(failed_writes) && error != 0) {
         snprintf(message, sizeof(message), "%s (%s: %s)", trouble->message, path, strerror(error));
@@ -288,22 +317,23 @@ static void warn_of(struct mu_state *state, const struct trouble *trouble) {
 
 /* The caller that gets its error warns. */
 static void take_no_memory_as_reported(struct mu_state *state) {
+    const struct mu_recorder *recorder = state->recorder;
     for (int i = 0; i < TROUBLES; i++) {
-        if (troubles[i].offset == COUNT_OF(no_memory) && state->recorder->broken) {
-            state->reported_troubles |= UINT32_C(1) << i;
+        if (troubles[i].offset == COUNT_OF(no_memory) && recorder->broken) {
+            atomic_fetch_or(&state->reported_troubles, UINT32_C(1) << i);
         }
     }
 }
 
 void mu_py_report_troubles(struct mu_state *state) {
-    if (state->recorder == NULL) {
+    const struct mu_recorder *recorder = state->recorder;
+    if (recorder == NULL) {
         return;
     }
     for (int i = 0; i < TROUBLES; i++) {
         uint32_t bit = UINT32_C(1) << i;
-        if ((state->reported_troubles & bit) == 0 &&
-            trouble_count(state->recorder, &troubles[i]) != 0) {
-            state->reported_troubles |= bit;
+        if (trouble_count(recorder, &troubles[i]) != 0 &&
+            (atomic_fetch_or(&state->reported_troubles, bit) & bit) == 0) {
             warn_of(state, &troubles[i]);
         }
     }
@@ -319,7 +349,7 @@ static PyObject *set_warning_hook(PyObject *module, PyObject *hook) {
         return NULL;
     }
     struct mu_state *state = mu_state_of(module);
-    Py_XSETREF(state->warning_hook, hook == Py_None ? NULL : Py_NewRef(hook));
+    mu_py_shared_set(&state->lock, &state->warning_hook, hook == Py_None ? NULL : Py_NewRef(hook));
     state->reported_troubles = 0; /* the new hook gets them all again */
     Py_RETURN_NONE;
 }
@@ -460,7 +490,8 @@ static PyObject *report_object(const struct mu_open_report *report) {
                          PyBool_FromLong(report->foreign_csv));
 }
 
-/* Takes the GIL for the moments in which nobody may record. */
+/* Takes the GIL for the moments in which nobody may record. Where there is none, that keeps forks
+ * away, and mu_recording_pause the threads. */
 struct gil {
     PyThreadState *thread;
 };
@@ -634,7 +665,9 @@ static PyObject *log_event(PyObject *module, PyObject *const *args, Py_ssize_t c
     }
     struct mu_thread_buffer *buffer = mu_py_thread_buffer(state->event_timer);
     if (buffer != NULL) {
+        mu_py_recording_begin(buffer);
         mu_thread_buffer_event(buffer, &event);
+        mu_py_recording_end(buffer);
     } else {
         mu_recorder_count_unplaced(state->recorder);
     }

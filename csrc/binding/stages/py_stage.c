@@ -30,14 +30,14 @@ static PyObject *stage_enter(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     if (mu_py_timer_enter(self->timer, self) < 0) {
         return NULL;
     }
-    self->entered++;
+    mu_py_count_up(&self->entered);
     return Py_NewRef(object);
 }
 
 static PyObject *stage_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
                             Py_ssize_t Py_UNUSED(count)) {
     struct mu_py_stage *self = (struct mu_py_stage *)object;
-    self->entered -= self->entered > 0;
+    mu_py_count_down(&self->entered);
     if (mu_py_timer_leave(self->timer, self) < 0) {
         return NULL;
     }

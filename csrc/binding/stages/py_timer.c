@@ -7,8 +7,7 @@
 #include "core/warnings.h"
 #include "stages/frame_order.h"
 #include "stages/py_caller.h"
-
-enum { STAGES_CACHED_MAX = 4096 };
+#include "stages/py_handles.h"
 
 static const int64_t step_drain_wait_ns = 100000000;
 
@@ -46,14 +45,17 @@ static int misuse(struct mu_py_timer *self, const struct mu_py_name *name, const
     return 0;
 }
 
-static int not_open(struct mu_py_timer *self, const struct mu_py_name *name) {
-    self->unmatched_stops++;
+/* Out of line, so that the code of a stop without misuse is short. */
+#define SELDOM __attribute__((noinline, cold)) static
+
+SELDOM int not_open(struct mu_py_timer *self, const struct mu_py_name *name) {
+    atomic_fetch_add(&self->unmatched_stops, 1);
     return misuse(self, name, "unmatched_stop",
                   "found no stage of that name running on this thread, and did nothing");
 }
 
-static int closed_inner(struct mu_py_timer *self, const struct mu_py_name *name) {
-    self->closed_stages++;
+SELDOM int closed_inner(struct mu_py_timer *self, const struct mu_py_name *name) {
+    atomic_fetch_add(&self->closed_stages, 1);
     return misuse(self, name, "closed_stage",
                   "closed stages inside it that were still open, marked closed=out_of_order");
 }
@@ -86,7 +88,9 @@ int mu_py_timer_start(struct mu_py_timer *self, const struct mu_py_name *name,
     if (__builtin_expect(self->gpu_events.any, 0)) {
         return mu_py_gpu_events_start(&self->gpu_events, buffer, name, appearance);
     }
+    mu_py_recording_begin(buffer);
     mu_thread_buffer_start(buffer, name->bytes, (size_t)name->length, name->hash);
+    mu_py_recording_end(buffer);
     return 0;
 }
 
@@ -98,13 +102,32 @@ int mu_py_timer_stop(struct mu_py_timer *self, const struct mu_py_name *name) {
     if (__builtin_expect(buffer == NULL, 0)) {
         return 0;
     }
+    mu_py_recording_begin(buffer);
     enum mu_stop_result result =
         mu_thread_buffer_stop(buffer, name->bytes, (size_t)name->length, name->hash);
+    mu_py_recording_end(buffer);
     return stopped(self, name, result);
 }
 
-int mu_py_timer_enter(struct mu_py_timer *self, struct mu_py_stage *handle) {
+/* The start of a handle's stage; the caller records. 0, or -1 with an exception. */
+static int start_owned(struct mu_py_timer *self, struct mu_thread_buffer *buffer,
+                       const struct mu_py_stage *handle) {
     const struct mu_py_name *name = &handle->name;
+    if (__builtin_expect(!self->gpu_events.any, 1)) {
+        mu_thread_buffer_start(buffer, name->bytes, (size_t)name->length, name->hash);
+        return 0;
+    }
+    mu_py_recording_end(buffer); /* the pattern cuda_stages is Python's */
+    int rc = mu_py_gpu_events_start(&self->gpu_events, buffer, name,
+                                    handle->has_appearance ? &handle->appearance : NULL);
+    mu_py_recording_begin(buffer);
+    if (rc < 0) {
+        mu_frames_take_branch(buffer);
+    }
+    return rc;
+}
+
+int mu_py_timer_enter(struct mu_py_timer *self, struct mu_py_stage *handle) {
     if (__builtin_expect(self->timer.recorder == NULL, 0)) {
         return not_initialised();
     }
@@ -114,23 +137,17 @@ int mu_py_timer_enter(struct mu_py_timer *self, struct mu_py_stage *handle) {
         return 0;
     }
     const struct mu_stage_owner owner = mu_py_owner(handle);
+    mu_py_recording_begin(buffer);
     if (__builtin_expect(!mu_frames_parent_is_top(buffer, &owner), 0)) {
         mu_frames_choose_parent(buffer, &owner, mu_py_frame_calls);
     }
     uint32_t depth = buffer->depth;
-    if (__builtin_expect(self->gpu_events.any, 0)) {
-        const struct mu_py_appearance *given = handle->has_appearance ? &handle->appearance : NULL;
-        if (mu_py_gpu_events_start(&self->gpu_events, buffer, name, given) < 0) {
-            mu_frames_take_branch(buffer);
-            return -1;
-        }
-    } else {
-        mu_thread_buffer_start(buffer, name->bytes, (size_t)name->length, name->hash);
-    }
-    if (__builtin_expect(buffer->depth > depth, 1)) {
+    int rc = start_owned(self, buffer, handle);
+    if (__builtin_expect(rc == 0 && buffer->depth > depth, 1)) {
         mu_frames_own(buffer, &owner);
     }
-    return 0;
+    mu_py_recording_end(buffer);
+    return rc;
 }
 
 int mu_py_timer_leave(struct mu_py_timer *self, struct mu_py_stage *handle) {
@@ -142,7 +159,10 @@ int mu_py_timer_leave(struct mu_py_timer *self, struct mu_py_stage *handle) {
         return 0;
     }
     const struct mu_stage_owner owner = mu_py_owner(handle);
-    return stopped(self, &handle->name, mu_thread_buffer_stop_owned(buffer, &owner));
+    mu_py_recording_begin(buffer);
+    enum mu_stop_result result = mu_thread_buffer_stop_owned(buffer, &owner);
+    mu_py_recording_end(buffer);
+    return stopped(self, &handle->name, result);
 }
 
 enum start_argument { START_STAGE, START_COLOR, START_DOMAIN, START_ARGUMENTS };
@@ -190,45 +210,6 @@ static PyObject *timer_stop(PyObject *self, PyObject *const *args, Py_ssize_t co
     Py_RETURN_NONE;
 }
 
-static struct mu_recent_stage *recent_place(struct mu_py_timer *self, PyObject *name) {
-    return &self->recent[((uintptr_t)name >> 5) % MU_RECENT_STAGES];
-}
-
-/* Before a cached handle is replaced, and perhaps freed; NULL: there is none. */
-static void forget_recent(struct mu_py_timer *self, PyObject *handle) {
-    struct mu_recent_stage *recent =
-        handle == NULL ? NULL : recent_place(self, ((struct mu_py_stage *)handle)->text);
-    if (recent != NULL && (PyObject *)recent->stage == handle) {
-        *recent = (struct mu_recent_stage){NULL, NULL};
-    }
-}
-
-/* The cached handle of that name, unless a stage of it is open: then a new one takes its place, so
- * that each ends its own. A new reference. */
-static PyObject *stage_of(struct mu_py_timer *self, PyObject *stage_name) {
-    struct mu_py_name name;
-    if (mu_py_name_of(stage_name, "stage_name", &name) < 0) {
-        return NULL;
-    }
-    PyObject *cached = PyDict_GetItemWithError(self->stages, stage_name);
-    if (cached != NULL && ((struct mu_py_stage *)cached)->entered == 0) {
-        return Py_NewRef(cached);
-    }
-    PyObject *stage = PyErr_Occurred() ? NULL : mu_py_stage_new(self, stage_name, NULL, NULL);
-    if (stage == NULL || (cached == NULL && PyDict_GET_SIZE(self->stages) >= STAGES_CACHED_MAX)) {
-        return stage;
-    }
-    forget_recent(self, cached);
-    if (PyDict_SetItem(self->stages, stage_name, stage) < 0) {
-        Py_CLEAR(stage);
-        return NULL;
-    }
-    struct mu_recent_stage *recent = recent_place(self, stage_name);
-    recent->name = stage_name;
-    recent->stage = (struct mu_py_stage *)stage;
-    return stage;
-}
-
 static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                   PyObject *keywords) {
     static const struct mu_py_signature signature = {"time_stage", start_names, 1, START_ARGUMENTS};
@@ -246,22 +227,27 @@ static PyObject *timer_time_stage(PyObject *object, PyObject *const *args, Py_ss
             return mu_py_stage_new(self, stage_name, &appearance, values[START_DOMAIN]);
         }
     }
-    const struct mu_recent_stage *recent = recent_place(self, stage_name);
-    if (__builtin_expect(recent->name == stage_name && recent->stage->entered == 0, 1)) {
-        return Py_NewRef(recent->stage);
-    }
-    if (self->stages == NULL) {
+    if (__builtin_expect(self->timer.recorder == NULL, 0)) {
         not_initialised();
         return NULL;
     }
-    return stage_of(self, stage_name);
+    struct mu_py_handles *handles = mu_py_handles_of(self);
+    if (__builtin_expect(handles == NULL, 0)) {
+        return PyErr_Occurred() ? NULL : mu_py_stage_new(self, stage_name, NULL, NULL);
+    }
+    const struct mu_recent_stage *recent = mu_py_handles_recent(handles, stage_name);
+    if (__builtin_expect(recent->name == stage_name && mu_py_count_of(&recent->stage->entered) == 0,
+                         1)) {
+        return Py_NewRef(recent->stage);
+    }
+    return mu_py_handles_get(handles, self, stage_name);
 }
 
 /* --- steps -------------------------------------------------------------------------------- */
 
 /* Between two steps, requests of other processes are read, and windows open and close. */
 static int call_step_hook(struct mu_py_timer *timer, int64_t step) {
-    PyObject *hook = Py_XNewRef(timer->state->step_hook);
+    PyObject *hook = mu_py_shared_get(&timer->state->lock, &timer->state->step_hook);
     if (hook == NULL) {
         return 0;
     }
@@ -279,9 +265,14 @@ int mu_py_timer_set_step(struct mu_py_timer *self, int64_t step) {
     /* Events that name no step belong to the one that any timer set last. */
     atomic_store_explicit(&self->state->event_timer->step, step, memory_order_relaxed);
     struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer);
-    uint32_t closed = buffer == NULL ? 0 : mu_thread_buffer_set_step(buffer);
+    uint32_t closed = 0;
+    if (buffer != NULL) {
+        mu_py_recording_begin(buffer);
+        closed = mu_thread_buffer_set_step(buffer);
+        mu_py_recording_end(buffer);
+    }
     if (closed > 0) {
-        self->closed_stages += closed;
+        atomic_fetch_add(&self->closed_stages, closed);
         warn(self, "stage_left_open",
              "set_step() found stages that an earlier step left open (an exception?); they were "
              "closed, marked closed=step; further ones are only counted");
@@ -322,7 +313,7 @@ static PyObject *timer_step(PyObject *object, PyObject *const *args, Py_ssize_t 
     }
     struct mu_recorder *recorder = self->timer.recorder;
     mu_recorder_check_fork(recorder); /* a child has no pool */
-    mu_py_recorder_try_again(recorder);
+    mu_py_recorder_try_again(self->state, recorder);
     struct mu_cuda_pool *gpu = self->gpu_events.use_cuda ? recorder->gpu : NULL;
     Py_BEGIN_ALLOW_THREADS;
     if (wait) {
@@ -422,8 +413,7 @@ static PyObject *list_paths(PyObject *object, path_append append) {
         return NULL;
     }
     PyObject *list = PyList_New(0);
-    const struct mu_recorder *recorder = self->timer.recorder;
-    uint32_t count = recorder->broken ? 0 : recorder->names->path_count;
+    uint32_t count = mu_recorder_path_count(self->timer.recorder);
     for (uint32_t path = 1; list != NULL && path < count; path++) {
         if (append(self, (uint16_t)path, list) < 0) {
             Py_CLEAR(list);
@@ -481,7 +471,7 @@ static PyObject *timer_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
     return (PyObject *)self;
 }
 
-static int timer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+static int init_locked(PyObject *object, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"tag", "strict", "use_cuda", "cuda_stages", NULL};
     struct mu_py_timer *self = (struct mu_py_timer *)object;
     const char *tag = "";
@@ -498,8 +488,7 @@ static int timer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     struct mu_recorder *recorder = mu_py_recorder(self->state);
-    Py_XSETREF(self->stages, PyDict_New());
-    if (recorder == NULL || self->stages == NULL) {
+    if (recorder == NULL) {
         return -1;
     }
     if (mu_py_place_timer(&self->timer, recorder, tag, &err) != MU_OK) {
@@ -515,17 +504,22 @@ static int timer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
                                  cuda_stages);
 }
 
+static int timer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+    int rc;
+    MU_BEGIN_SECTION(object);
+    rc = init_locked(object, args, kwargs);
+    MU_END_SECTION();
+    return rc;
+}
+
 static int timer_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(((struct mu_py_timer *)object)->stages);
     Py_VISIT(((struct mu_py_timer *)object)->gpu_events.search);
-    return 0;
+    return mu_py_handles_traverse((struct mu_py_timer *)object, visit, arg);
 }
 
 static int timer_clear(PyObject *object) {
-    struct mu_py_timer *self = (struct mu_py_timer *)object;
-    memset(self->recent, 0, sizeof(self->recent));
-    Py_CLEAR(self->stages);
+    mu_py_handles_clear((struct mu_py_timer *)object);
     return 0;
 }
 
@@ -534,6 +528,7 @@ static void timer_dealloc(PyObject *object) {
     PyObject_GC_UnTrack(object);
     timer_clear(object);
     mu_timer_release(&((struct mu_py_timer *)object)->timer);
+    mu_py_handles_free((struct mu_py_timer *)object);
     mu_py_gpu_events_clear(&((struct mu_py_timer *)object)->gpu_events);
     type->tp_free(object);
     Py_DECREF(type);

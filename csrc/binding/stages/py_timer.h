@@ -6,34 +6,27 @@
 #include "stages/py_gpu_events.h"
 #include "stages/recorder_state.h"
 
-enum { MU_RECENT_STAGES = 16 };
+struct mu_py_handles;
 
 /* A handle. */
 struct mu_py_stage {
     PyObject_HEAD struct mu_py_timer *timer; /* owned */
     PyObject *text;                          /* owned: the name, a str */
     struct mu_py_name name;                  /* borrowed from text */
-    uint32_t entered;                        /* times, without those that it was left */
+    mu_py_count entered;                     /* times, without those that it was left */
     bool has_appearance;
     struct mu_py_appearance appearance; /* its domain is borrowed from `domain` */
     PyObject *domain;                   /* owned; may be NULL */
 };
 
-/* One of the handles that were requested last. */
-struct mu_recent_stage {
-    PyObject *name; /* borrowed: the handle owns it, so its address identifies the text */
-    struct mu_py_stage *stage; /* borrowed from `stages` */
-};
-
 struct mu_py_timer {
     PyObject_HEAD struct mu_timer timer; /* timer.recorder is NULL before __init__ */
     struct mu_state *state;              /* borrowed from the module, which the type keeps alive */
-    PyObject *stages;                    /* owned: name -> Stage; bounded */
-    struct mu_recent_stage recent[MU_RECENT_STAGES]; /* by the address of the name */
+    _Atomic(struct mu_py_handles *) handles; /* owned: a list of all; see py_handles.h */
     bool strict;
     struct mu_py_gpu_events gpu_events;
-    uint64_t unmatched_stops;
-    uint64_t closed_stages;
+    _Atomic uint64_t unmatched_stops;
+    _Atomic uint64_t closed_stages;
 };
 
 /* Begin and end a stage on the calling thread: 0, or -1 with an exception. `appearance` may be

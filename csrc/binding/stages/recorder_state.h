@@ -9,6 +9,7 @@
 #include "stages/fork.h"
 #include "stages/open_profile.h"
 #include "stages/recorder.h"
+#include "stages/recording.h"
 #include "stages/timer.h"
 
 /* The recorder, started at first use; borrowed. NULL with an exception set. Without memory it is
@@ -16,9 +17,25 @@
 struct mu_recorder *mu_py_recorder(struct mu_state *state);
 
 /* Where the recorder found no memory to begin with, it begins now if there is some. */
-static inline void mu_py_recorder_try_again(struct mu_recorder *recorder) {
+static inline void mu_py_recorder_try_again(struct mu_state *state, struct mu_recorder *recorder) {
     if (__builtin_expect(recorder->broken, 0)) {
+        mu_py_lock_take(&state->lock);
         mu_recorder_try_again(recorder);
+        mu_py_lock_release(&state->lock);
+    }
+}
+
+/* Around each call that records, with nothing of Python in between: where no GIL does so, they keep
+ * the journal where it is. */
+static inline void mu_py_recording_begin(struct mu_thread_buffer *buffer) {
+    if (MU_FREE_THREADED) {
+        mu_recording_begin(buffer);
+    }
+}
+
+static inline void mu_py_recording_end(struct mu_thread_buffer *buffer) {
+    if (MU_FREE_THREADED) {
+        mu_recording_end(buffer);
     }
 }
 
@@ -41,6 +58,10 @@ static inline struct mu_thread_buffer *mu_py_thread_buffer(struct mu_timer *time
     }
     return mu_py_new_thread_buffer(timer);
 }
+
+/* With a step hook the recorder serves requests of other processes, without one it does not.
+ * Nothing where there is no recorder yet. */
+void mu_py_listen(struct mu_state *state);
 
 /* Warns of what went wrong in the engine since the last call, each kind once. */
 void mu_py_report_troubles(struct mu_state *state);
