@@ -1,5 +1,6 @@
 /* Durations: those of one stage, and their figures. */
 #include "core/args.h"
+#include "core/free_threading.h"
 #include "core/heap_types.h"
 #include "core/state.h"
 #include "timing/duration_figures.h"
@@ -47,17 +48,25 @@ static PyObject *add(PyObject *object, PyObject *argument) {
     return none_unless_lost(samples);
 }
 
-static PyObject *merge(PyObject *object, PyObject *argument) {
+static PyObject *merge_locked(PyObject *object, PyObject *argument) {
     struct mu_samples *samples = &((struct durations *)object)->samples;
     struct mu_error err;
-    if (!Py_IS_TYPE(argument, Py_TYPE(object))) {
-        return PyErr_Format(PyExc_TypeError, "other must be Durations, not %.100s (%.200R)",
-                            Py_TYPE(argument)->tp_name, argument);
-    }
     if (mu_samples_merge(samples, &((struct durations *)argument)->samples, &err) != MU_OK) {
         return mu_py_raise(&err);
     }
     return none_unless_lost(samples);
+}
+
+static PyObject *merge(PyObject *object, PyObject *argument) {
+    PyObject *result;
+    if (!Py_IS_TYPE(argument, Py_TYPE(object))) {
+        return PyErr_Format(PyExc_TypeError, "other must be Durations, not %.100s (%.200R)",
+                            Py_TYPE(argument)->tp_name, argument);
+    }
+    MU_BEGIN_SECTION2(object, argument);
+    result = merge_locked(object, argument);
+    MU_END_SECTION2();
+    return result;
 }
 
 static PyObject *figures(PyObject *object, PyObject *Py_UNUSED(ignored)) {
@@ -75,10 +84,14 @@ static PyObject *get_exact(PyObject *object, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(((struct durations *)object)->samples.rest == NULL);
 }
 
+MU_LOCKED(add)
+MU_LOCKED(figures)
+MU_LOCKED_GET(get_exact)
+
 static PyMethodDef methods[] = {
-    {"add", add, METH_O, "add($self, ns, /)\n--\n\nOne more, in ns; 0 or more."},
+    {"add", add_locked, METH_O, "add($self, ns, /)\n--\n\nOne more, in ns; 0 or more."},
     {"merge", merge, METH_O, "merge($self, other, /)\n--\n\nAdds all durations of `other`."},
-    {"figures", figures, METH_NOARGS,
+    {"figures", figures_locked, METH_NOARGS,
      "figures($self, /)\n--\n\n"
      "(count, total, min, max, std, p50, p90, p99) in ns, all 0 without a duration. std is that\n"
      "of the population, a percentile the smallest duration that this share does not exceed."},
@@ -86,7 +99,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef properties[] = {
-    {"exact", get_exact, NULL, "False when the percentiles come from a histogram.", NULL},
+    {"exact", get_exact_locked, NULL, "False when the percentiles come from a histogram.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -7,6 +7,7 @@
  * or pickle of a model, does nothing.
  */
 #include "core/args.h"
+#include "core/free_threading.h"
 #include "core/heap_types.h"
 #include "cuda/py_cuda.h"
 #include "timing/module_times.h"
@@ -28,7 +29,7 @@ struct hook {
     PyObject_HEAD vectorcallfunc call;
     struct times *times; /* owned; NULL in a copy */
     bool once;           /* counts as a call at its first use only */
-    bool counted;        /* it did */
+    bool counted;        /* it did; guarded as `times` is */
     uint32_t slot;
     int64_t in_backward; /* the slot of calls that a backward makes; < 0: not a forward */
 };
@@ -45,40 +46,48 @@ static int slot_of(struct times *self, PyObject *value, const char *name, int64_
 /* Calls a function of torch that takes no arguments and returns a number. Returns `fallback` when
  * the call fails. */
 static int64_t ask(PyObject *function, int64_t fallback) {
+    Py_INCREF(function); /* watch() may replace it meanwhile */
     PyObject *answer = PyObject_CallNoArgs(function);
+    Py_DECREF(function);
     int64_t number = answer == NULL ? fallback : PyLong_AsLongLong(answer);
     Py_XDECREF(answer);
     PyErr_Clear();
     return number;
 }
 
+static void enter_locked(const struct hook *self) {
+    struct times *times = self->times;
+    uint32_t account = self->slot;
+    uint64_t mark = 0;
+    if (!times->on) {
+        return;
+    }
+    if (times->watch != NULL && self->in_backward >= 0) {
+        mark = (uint64_t)ask(times->sequence_nr, 0);
+        if (ask(times->graph_task, NO_GRAPH_TASK) != NO_GRAPH_TASK) {
+            account = (uint32_t)self->in_backward;
+        }
+    }
+    mu_module_enter(times->engine, PyThread_get_thread_ident(), self->slot, account, mark);
+}
+
 static PyObject *hook_enter(PyObject *object, PyObject *const *Py_UNUSED(args),
                             size_t Py_UNUSED(flags), PyObject *Py_UNUSED(keywords)) {
     const struct hook *self = (const struct hook *)object;
-    struct times *times = self->times;
-    if (times->on) {
-        uint32_t account = self->slot;
-        uint64_t mark = 0;
-        if (times->watch != NULL && self->in_backward >= 0) {
-            mark = (uint64_t)ask(times->sequence_nr, 0);
-            if (ask(times->graph_task, NO_GRAPH_TASK) != NO_GRAPH_TASK) {
-                account = (uint32_t)self->in_backward;
-            }
-        }
-        mu_module_enter(times->engine, PyThread_get_thread_ident(), self->slot, account, mark);
-    }
+    MU_BEGIN_SECTION((PyObject *)self->times);
+    enter_locked(self);
+    MU_END_SECTION();
     Py_RETURN_NONE;
 }
 
-static PyObject *watch_result(const struct hook *self, PyObject *result, uint64_t mark) {
+static PyObject *watch_result(const struct hook *self, PyObject *watch, PyObject *result,
+                              uint64_t mark) {
     PyObject *slot = PyLong_FromUnsignedLong(self->slot);
     PyObject *first = slot == NULL ? NULL : PyLong_FromUnsignedLongLong(mark);
-    PyObject *watch = Py_NewRef(self->times->watch);
     PyObject *answer =
         first == NULL ? NULL : PyObject_CallFunctionObjArgs(watch, slot, result, first, NULL);
     Py_XDECREF(slot);
     Py_XDECREF(first);
-    Py_DECREF(watch);
     if (answer == NULL) {
         return NULL;
     }
@@ -86,21 +95,34 @@ static PyObject *watch_result(const struct hook *self, PyObject *result, uint64_
     Py_RETURN_NONE;
 }
 
+/* A new reference to the function that gets the result, if one does; NULL: nobody does. */
+static PyObject *exit_locked(struct hook *self, uint64_t *mark) {
+    struct times *times = self->times;
+    bool counts = !(self->once && self->counted);
+    if (!times->on ||
+        !mu_module_exit(times->engine, PyThread_get_thread_ident(), self->slot, counts, mark)) {
+        return NULL;
+    }
+    self->counted = true;
+    return self->in_backward >= 0 ? Py_XNewRef(times->watch) : NULL;
+}
+
 static PyObject *hook_exit(PyObject *object, PyObject *const *args, size_t flags,
                            PyObject *Py_UNUSED(keywords)) {
     struct hook *self = (struct hook *)object;
-    struct times *times = self->times;
-    uint64_t mark;
-    bool counts = !(self->once && self->counted);
-    if (times->on &&
-        mu_module_exit(times->engine, PyThread_get_thread_ident(), self->slot, counts, &mark)) {
-        self->counted = true;
-        bool has_result = PyVectorcall_NARGS(flags) > RESULT && args[RESULT] != Py_None;
-        if (times->watch != NULL && self->in_backward >= 0 && has_result) {
-            return watch_result(self, args[RESULT], mark);
-        }
+    PyObject *watch, *result;
+    uint64_t mark = 0;
+    MU_BEGIN_SECTION((PyObject *)self->times);
+    watch = exit_locked(self, &mark);
+    MU_END_SECTION();
+    bool has_result = PyVectorcall_NARGS(flags) > RESULT && args[RESULT] != Py_None;
+    if (watch == NULL || !has_result) {
+        result = Py_NewRef(Py_None);
+    } else {
+        result = watch_result(self, watch, args[RESULT], mark);
     }
-    Py_RETURN_NONE;
+    Py_XDECREF(watch);
+    return result;
 }
 
 static PyObject *hook_nothing(PyObject *Py_UNUSED(object), PyObject *const *Py_UNUSED(args),
@@ -195,6 +217,9 @@ static int make_engine(struct times *self, int64_t slots, bool use_cuda) {
     struct mu_error err = {0};
     if (options.stream_owner == NULL) {
         return -1;
+    }
+    if (has_gpu) {
+        mu_py_exchange_find(&mu_state_of_object((PyObject *)self)->exchange);
     }
     if (mu_module_times_create(&self->engine, (uint32_t)slots, has_gpu ? &options : NULL, NULL,
                                &err) != MU_OK) {
@@ -408,19 +433,30 @@ static PyObject *get_has_gpu(PyObject *self, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(mu_module_pool(((struct times *)self)->engine) != NULL);
 }
 
+MU_LOCKED_FAST(hooks)
+MU_LOCKED_POSITIONAL(watch)
+MU_LOCKED(figures)
+MU_LOCKED(counts)
+MU_LOCKED(collect)
+MU_LOCKED(reset)
+MU_LOCKED(after_fork)
+MU_LOCKED_GET(get_on)
+MU_LOCKED_SET(set_on)
+
 static PyMethodDef times_methods[] = {
-    {"hooks", (PyCFunction)(void (*)(void))hooks, METH_FASTCALL | METH_KEYWORDS, hooks_doc},
-    {"watch", (PyCFunction)(void (*)(void))watch, METH_FASTCALL, watch_doc},
-    {"figures", figures, METH_O, figures_doc},
-    {"counts", counts, METH_NOARGS, counts_doc},
-    {"collect", collect, METH_NOARGS, collect_doc},
-    {"reset", reset, METH_NOARGS, reset_doc},
-    {"after_fork", after_fork, METH_NOARGS, after_fork_doc},
+    {"hooks", (PyCFunction)(void (*)(void))hooks_locked, METH_FASTCALL | METH_KEYWORDS, hooks_doc},
+    {"watch", (PyCFunction)(void (*)(void))watch_locked, METH_FASTCALL, watch_doc},
+    {"figures", figures_locked, METH_O, figures_doc},
+    {"counts", counts_locked, METH_NOARGS, counts_doc},
+    {"collect", collect_locked, METH_NOARGS, collect_doc},
+    {"reset", reset_locked, METH_NOARGS, reset_doc},
+    {"after_fork", after_fork_locked, METH_NOARGS, after_fork_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef times_getset[] = {
-    {"on", get_on, set_on, PyDoc_STR("bool: whether hooks do anything; off at first"), NULL},
+    {"on", get_on_locked, set_on_locked,
+     PyDoc_STR("bool: whether hooks_locked do anything; off at first"), NULL},
     {"has_gpu", get_has_gpu, NULL, PyDoc_STR("bool: whether there are GPU times"), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -2,7 +2,8 @@
  * my_utils.timing.
  *
  * Enabled recorders are in a context variable, so that each thread and each asyncio task has its
- * own stack. All of it needs the GIL, which also guards the durations.
+ * own stack. The GIL guards the durations, and where there is none a critical section of their
+ * recorder.
  */
 #ifndef MU_PY_TIME_H
 #define MU_PY_TIME_H

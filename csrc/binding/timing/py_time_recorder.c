@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/args.h"
+#include "core/free_threading.h"
 #include "core/heap_types.h"
 #include "core/warnings.h"
 #include "timing/packed_histogram.h"
@@ -20,7 +21,7 @@ struct time_recorder {
     size_t allocated;
     size_t limit; /* durations that a name keeps one by one */
     uint64_t number;
-    Py_ssize_t enabled; /* blocks that are open, in all threads and tasks */
+    _Atomic Py_ssize_t enabled; /* blocks that are open, in all threads and tasks */
 };
 
 /* --- names ---------------------------------------------------------------------------------- */
@@ -75,8 +76,10 @@ static struct mu_samples *add_name(struct time_recorder *self, PyObject *name) {
 
 /* NULL with an exception, or without one when there is no such name. */
 static struct mu_samples *find_name(struct time_recorder *self, PyObject *name) {
-    PyObject *place = PyDict_GetItemWithError(self->index, name);
-    return place == NULL ? NULL : self->series[PyLong_AsSize_t(place)];
+    PyObject *place = mu_py_dict_value(self->index, name);
+    struct mu_samples *samples = place == NULL ? NULL : self->series[PyLong_AsSize_t(place)];
+    Py_XDECREF(place);
+    return samples;
 }
 
 /* The name for all further ones, when a run makes ever new names such as "step 17". */
@@ -110,8 +113,8 @@ static struct mu_samples *series_of(struct time_recorder *self, PyObject *name) 
 
 /* --- recording ------------------------------------------------------------------------------ */
 
-static void record(struct time_recorder *self, PyObject *name, uint64_t ns,
-                   struct mu_py_series *cache) {
+static void record_locked(struct time_recorder *self, PyObject *name, uint64_t ns,
+                          struct mu_py_series *cache) {
     struct mu_samples *samples;
     if (cache != NULL && cache->recorder == self->number) {
         samples = cache->samples;
@@ -125,6 +128,14 @@ static void record(struct time_recorder *self, PyObject *name, uint64_t ns,
         }
     }
     mu_samples_add(samples, ns);
+}
+
+/* Without a GIL nothing guards the cache, which threads share. */
+static void record(struct time_recorder *self, PyObject *name, uint64_t ns,
+                   struct mu_py_series *cache) {
+    MU_BEGIN_SECTION((PyObject *)self);
+    record_locked(self, name, ns, MU_FREE_THREADED ? NULL : cache);
+    MU_END_SECTION();
 }
 
 void mu_py_record(PyObject *recorders, PyObject *name, uint64_t ns, struct mu_py_series *cache) {
@@ -144,18 +155,19 @@ static Py_ssize_t count_enabled(PyObject *recorders) {
 }
 
 /* Takes over `recorders`; NULL when memory ran out, without an exception. */
-static PyObject *without_disabled(PyObject *recorders, Py_ssize_t count) {
-    PyObject *left = PyTuple_New(count);
-    Py_ssize_t at = 0;
+static PyObject *without_disabled(PyObject *recorders) {
+    PyObject *left = PyList_New(0);
     for (Py_ssize_t i = 0; left != NULL && i < PyTuple_GET_SIZE(recorders); i++) {
         PyObject *recorder = PyTuple_GET_ITEM(recorders, i);
-        if (((struct time_recorder *)recorder)->enabled > 0) {
-            PyTuple_SET_ITEM(left, at++, Py_NewRef(recorder));
+        if (((struct time_recorder *)recorder)->enabled > 0 && PyList_Append(left, recorder) < 0) {
+            Py_CLEAR(left);
         }
     }
+    PyObject *tuple = left == NULL ? NULL : PyList_AsTuple(left);
     PyErr_Clear();
+    Py_XDECREF(left);
     Py_DECREF(recorders);
-    return left;
+    return tuple;
 }
 
 PyObject *mu_py_enabled_recorders(struct mu_state *state) {
@@ -175,7 +187,7 @@ PyObject *mu_py_enabled_recorders(struct mu_state *state) {
     if (count == 0) {
         Py_CLEAR(recorders);
     } else if (count < PyTuple_GET_SIZE(recorders)) {
-        recorders = without_disabled(recorders, count);
+        recorders = without_disabled(recorders);
     }
     return recorders;
 }
@@ -206,11 +218,16 @@ static Py_ssize_t place_in(PyObject *list, PyObject *recorder) {
     return -1;
 }
 
-/* Counts a block that begins or ends, in whatever thread or task. */
+/* Counts a block that begins, or ends where one is open, in whatever thread or task. */
 static void change_enabled(struct time_recorder *self, Py_ssize_t change) {
-    self->enabled += change;
-    self->state->enabled_recorders += change;
-    mu_py_timing_switch_set(self->state, self->state->enabled_recorders > 0);
+    struct mu_state *state = self->state;
+    mu_py_lock_take(&state->timing_lock);
+    if (change > 0 || self->enabled > 0) {
+        self->enabled += change;
+        state->enabled_recorders += change;
+        mu_py_timing_switch_set(state, state->enabled_recorders > 0);
+    }
+    mu_py_lock_release(&state->timing_lock);
 }
 
 static PyObject *recorder_enable(PyObject *object, PyObject *Py_UNUSED(ignored)) {
@@ -230,7 +247,9 @@ static PyObject *recorder_enable(PyObject *object, PyObject *Py_UNUSED(ignored))
     if (rc < 0) {
         return NULL;
     }
-    change_enabled((struct time_recorder *)object, added);
+    if (added) {
+        change_enabled((struct time_recorder *)object, 1);
+    }
     return PyBool_FromLong(added);
 }
 
@@ -248,9 +267,7 @@ static PyObject *recorder_disable(PyObject *object, PyObject *Py_UNUSED(ignored)
     rc = recorders == NULL ? -1 : set_stack(state, recorders);
     Py_XDECREF(recorders);
     Py_DECREF(list);
-    if (((struct time_recorder *)object)->enabled > 0) {
-        change_enabled((struct time_recorder *)object, -1);
-    }
+    change_enabled((struct time_recorder *)object, -1);
     if (rc < 0) {
         return NULL;
     }
@@ -444,7 +461,7 @@ static PyObject *recorder_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
         return NULL;
     }
     self->limit = DEFAULT_SAMPLES_MAX;
-    self->number = ++self->state->time_recorders;
+    self->number = atomic_fetch_add(&self->state->time_recorders, 1) + 1;
     return (PyObject *)self;
 }
 
@@ -470,9 +487,7 @@ static void recorder_dealloc(PyObject *object) {
     struct time_recorder *self = (struct time_recorder *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
-    if (self->enabled > 0) {
-        change_enabled(self, -self->enabled); /* its thread or task died within the block */
-    }
+    change_enabled(self, -self->enabled); /* its thread or task may have died within the block */
     for (size_t i = 0; i < self->count; i++) {
         mu_samples_free(self->series[i]);
         free(self->series[i]);
@@ -526,20 +541,28 @@ PyDoc_STRVAR(restore_doc,
              "ValueError for what does not agree, and nothing is added then.");
 PyDoc_STRVAR(clear_doc, "clear($self)\n--\n\nForgets all times.");
 
+MU_LOCKED(recorder_names)
+MU_LOCKED(recorder_samples)
+MU_LOCKED(recorder_totals)
+MU_LOCKED(recorder_summary)
+MU_LOCKED(recorder_state)
+MU_LOCKED_FAST(recorder_restore)
+MU_LOCKED(recorder_clear_all)
+
 static PyMethodDef recorder_methods[] = {
     {"enable", recorder_enable, METH_NOARGS, enable_doc},
     {"disable", recorder_disable, METH_NOARGS, disable_doc},
     {"timer", (PyCFunction)(void (*)(void))recorder_timer, METH_FASTCALL | METH_KEYWORDS,
      timer_doc},
     {"add", (PyCFunction)(void (*)(void))recorder_add, METH_FASTCALL | METH_KEYWORDS, add_doc},
-    {"names", recorder_names, METH_NOARGS, names_doc},
-    {"samples", recorder_samples, METH_O, samples_doc},
-    {"totals", recorder_totals, METH_NOARGS, totals_doc},
-    {"summary", recorder_summary, METH_O, summary_doc},
-    {"state", recorder_state, METH_O, state_doc},
-    {"restore", (PyCFunction)(void (*)(void))recorder_restore, METH_FASTCALL | METH_KEYWORDS,
+    {"names", recorder_names_locked, METH_NOARGS, names_doc},
+    {"samples", recorder_samples_locked, METH_O, samples_doc},
+    {"totals", recorder_totals_locked, METH_NOARGS, totals_doc},
+    {"summary", recorder_summary_locked, METH_O, summary_doc},
+    {"state", recorder_state_locked, METH_O, state_doc},
+    {"restore", (PyCFunction)(void (*)(void))recorder_restore_locked, METH_FASTCALL | METH_KEYWORDS,
      restore_doc},
-    {"clear", recorder_clear_all, METH_NOARGS, clear_doc},
+    {"clear", recorder_clear_all_locked, METH_NOARGS, clear_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -4,6 +4,7 @@
 #include <structmember.h>
 
 #include "core/args.h"
+#include "core/free_threading.h"
 #include "core/heap_types.h"
 
 /* --- functions ------------------------------------------------------------------------------ */
@@ -254,9 +255,12 @@ static void block_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
+MU_LOCKED(block_enter)
+MU_LOCKED_POSITIONAL(block_exit)
+
 static PyMethodDef block_methods[] = {
-    {"__enter__", block_enter, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))block_exit, METH_FASTCALL, NULL},
+    {"__enter__", block_enter_locked, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)(void (*)(void))block_exit_locked, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

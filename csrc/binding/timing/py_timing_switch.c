@@ -63,9 +63,16 @@ static PyType_Spec switch_spec = {
 
 void mu_py_timing_switch_set(struct mu_state *state, int on) {
     struct timing_switch *self = (struct timing_switch *)state->timing_switch;
-    if (self != NULL) {
-        Py_SETREF(self->on, Py_NewRef(on ? Py_True : Py_False));
+    if (self == NULL) {
+        return;
     }
+    PyObject *value = Py_NewRef(on ? Py_True : Py_False);
+#if MU_FREE_THREADED
+    /* Both are immortal, and other threads are reading. */
+    __atomic_store_n(&self->on, value, __ATOMIC_RELEASE);
+#else
+    Py_SETREF(self->on, value);
+#endif
 }
 
 int mu_py_timing_switch_exec(PyObject *module) {
