@@ -4,18 +4,19 @@
 
 /* Of one window, shared: contexts may keep its calls for longer than it is open. */
 struct mu_py_run {
-    size_t users;
-    bool is_over;
+    _Atomic size_t users;
+    _Atomic bool is_over;
 };
 
 struct mu_py_call {
     PyObject_HEAD struct mu_py_call *outer; /* owned; NULL for none */
     PyObject *role;                         /* owned: a str, or NULL */
     struct mu_py_opener *opener;            /* borrowed: watches it; NULL for none */
+    struct mu_py_lock *opener_lock;         /* borrowed from the module's state: of `opener` */
     struct mu_py_run *run;                  /* owned: of its window */
     uint64_t number;
     uint64_t event; /* the number of the event that it began with */
-    bool has_ended;
+    _Atomic bool has_ended;
     bool has_rank, has_iter, has_microbatch;
     int64_t rank, iter, microbatch;
 };
@@ -28,21 +29,39 @@ static struct mu_py_run *use_run(struct mu_py_run *run) {
 }
 
 static void drop_run(struct mu_py_run *run) {
-    if (run != NULL && --run->users == 0) {
+    if (run != NULL && atomic_fetch_sub(&run->users, 1) == 1) {
         PyMem_Free(run);
     }
 }
 
 static void free_one(struct mu_py_call *self) {
     PyTypeObject *type = Py_TYPE(self);
+    mu_py_lock_take(self->opener_lock);
     if (self->opener != NULL) {
         self->opener->call = NULL;
         self->opener->call_gone = true;
     }
+    mu_py_lock_release(self->opener_lock);
     drop_run(self->run);
     Py_XDECREF(self->role);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
+}
+
+/* Whether the caller has the only reference. Where there is no GIL, one thread's calls show it. */
+static bool is_last_reference(struct mu_py_call *call) {
+#if MU_FREE_THREADED && PY_VERSION_HEX >= 0x030E0000
+    return PyUnstable_Object_IsUniquelyReferenced((PyObject *)call) != 0;
+#elif MU_FREE_THREADED
+    PyObject *object = (PyObject *)call;
+    return _Py_IsOwnedByCurrentThread(object) &&
+           atomic_load_explicit((_Atomic uint32_t *)&object->ob_ref_local, memory_order_relaxed) ==
+               1 &&
+           atomic_load_explicit((_Atomic Py_ssize_t *)&object->ob_ref_shared,
+                                memory_order_relaxed) == 0;
+#else
+    return Py_REFCNT(call) == 1;
+#endif
 }
 
 /* Without recursion: calls that nobody ends make a long chain. */
@@ -50,7 +69,7 @@ static void call_dealloc(PyObject *object) {
     struct mu_py_call *call = (struct mu_py_call *)object;
     struct mu_py_call *outer = call->outer;
     free_one(call);
-    while (outer != NULL && Py_REFCNT(outer) == 1) {
+    while (outer != NULL && is_last_reference(outer)) {
         struct mu_py_call *next = outer->outer;
         outer->outer = NULL;
         Py_DECREF((PyObject *)outer);
@@ -105,7 +124,8 @@ static int set_innermost(struct mu_state *state, struct mu_py_call *call) {
 
 int mu_py_call_opens(const struct mu_py_call_end *begin) {
     struct mu_py_opener *opener = begin->opener;
-    mu_py_opener_leave(opener);
+    struct mu_py_lock *lock = &begin->state->windows_lock;
+    mu_py_opener_leave(begin->state, opener);
     opener->run = PyMem_Calloc(1, sizeof(*opener->run));
     if (opener->run == NULL) {
         PyErr_NoMemory();
@@ -115,9 +135,12 @@ int mu_py_call_opens(const struct mu_py_call_end *begin) {
     if (mu_py_call_begin(begin) < 0) {
         return -1;
     }
-    opener->call = innermost(begin->state);
-    opener->call->opener = opener;
-    mu_py_hook_watch(begin->event, opener);
+    struct mu_py_call *call = innermost(begin->state);
+    mu_py_lock_take(lock);
+    opener->call = call;
+    call->opener = opener;
+    mu_py_hook_watch_locked(begin->event, opener, lock);
+    mu_py_lock_release(lock);
     return 0;
 }
 
@@ -132,6 +155,7 @@ int mu_py_call_begin(const struct mu_py_call_end *begin) {
     call->outer = (struct mu_py_call *)Py_XNewRef((PyObject *)innermost(state));
     call->role = role == Py_None ? NULL : Py_XNewRef(role);
     call->opener = NULL;
+    call->opener_lock = &state->windows_lock;
     call->run = use_run(begin->opener->run);
     call->number = read->call;
     call->event = mu_py_hook_number(state, begin->event);
@@ -208,14 +232,17 @@ void mu_py_call_end(const struct mu_py_call_end *end, uint64_t number) {
 
 /* --- the opener --------------------------------------------------------------------------- */
 
-void mu_py_opener_leave(struct mu_py_opener *opener) {
+void mu_py_opener_leave(struct mu_state *state, struct mu_py_opener *opener) {
+    mu_py_lock_take(&state->windows_lock);
+    struct mu_py_run *run = opener->run;
     if (opener->call != NULL) {
         opener->call->opener = NULL;
     }
-    mu_py_hook_leave(opener);
-    if (opener->run != NULL) {
-        opener->run->is_over = true;
-        drop_run(opener->run);
-    }
+    mu_py_hook_leave_locked(opener);
     *opener = (struct mu_py_opener){0};
+    mu_py_lock_release(&state->windows_lock);
+    if (run != NULL) {
+        run->is_over = true;
+        drop_run(run);
+    }
 }

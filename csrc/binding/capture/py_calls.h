@@ -6,7 +6,9 @@
  * and each call holds the one outside it. A call that nobody ends is freed with its contexts.
  *
  * Only calls of the function that opened a window are kept, and only while the window is open. All
- * functions need the GIL.
+ * functions need the GIL, or where there is none a critical section of the object that has windows.
+ * The links between an opener, its event and its calls cross such objects and threads:
+ * mu_state.windows_lock guards them.
  */
 #ifndef MU_PY_CALLS_H
 #define MU_PY_CALLS_H
@@ -25,8 +27,8 @@ struct mu_py_opener {
     struct mu_py_call *call; /* borrowed from its contexts; NULL for none */
     struct mu_py_run *run;   /* owned: shared with the calls of this window; NULL for none */
     PyObject *event;         /* borrowed; NULL for none */
-    bool call_gone;          /* all contexts that knew it are gone */
-    bool event_gone;
+    _Atomic bool call_gone;  /* all contexts that knew it are gone */
+    _Atomic bool event_gone;
 };
 
 /* What begins or ends, as the object sees it that has windows. */
@@ -52,6 +54,6 @@ bool mu_py_call_is_here(const struct mu_py_call_end *here, uint64_t number);
 void mu_py_call_end(const struct mu_py_call_end *end, uint64_t number);
 
 /* The window is closed: its calls are not needed any more. */
-void mu_py_opener_leave(struct mu_py_opener *opener);
+void mu_py_opener_leave(struct mu_state *state, struct mu_py_opener *opener);
 
 #endif

@@ -7,8 +7,9 @@
  * opener is abandoned when nobody holds its event any more and no context knows it, or its task is
  * done, or its own context begins a later iteration of the same function.
  *
- * The windows are changed under the GIL. The calls may release the GIL, so the object has its own
- * lock, which keeps them in order. A hook that such a call runs into on the same thread is ignored.
+ * The windows are changed under the GIL, or where there is none in a critical section of the
+ * object. The calls may release both, so the object has its own lock, which keeps them in order. A
+ * hook that such a call runs into on the same thread is ignored.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -18,6 +19,7 @@
 #include "capture/capture.h"
 #include "capture/py_calls.h"
 #include "core/args.h"
+#include "core/free_threading.h"
 #include "core/heap_types.h"
 
 struct windows {
@@ -70,7 +72,9 @@ static int windows_traverse(PyObject *object, visitproc visit, void *arg) {
 }
 
 static void leave_opener(struct windows *self) {
-    mu_py_opener_leave(&self->opener);
+    if (self->state != NULL) {
+        mu_py_opener_leave(self->state, &self->opener);
+    }
     Py_CLEAR(self->task);
 }
 
@@ -662,14 +666,23 @@ static PyObject *forget_all(PyObject *object, PyObject *Py_UNUSED(ignored)) {
 
 /* --- the type ----------------------------------------------------------------------------- */
 
+MU_LOCKED(on_enter)
+MU_LOCKED_FAST(on_exit_)
+MU_LOCKED(arm_spec)
+MU_LOCKED(disarm_window)
+MU_LOCKED(pending)
+MU_LOCKED(reported)
+MU_LOCKED(forget_all)
+
 static PyMethodDef windows_methods[] = {
-    {"on_enter", on_enter, METH_O, on_enter_doc},
-    {"on_exit", (PyCFunction)(void (*)(void))on_exit_, METH_FASTCALL | METH_KEYWORDS, on_exit_doc},
-    {"arm_spec", arm_spec, METH_O, arm_spec_doc},
-    {"disarm_window", disarm_window, METH_O, disarm_window_doc},
-    {"pending", pending, METH_NOARGS, pending_doc},
-    {"reported", reported, METH_NOARGS, reported_doc},
-    {"forget_all", forget_all, METH_NOARGS, forget_all_doc},
+    {"on_enter", on_enter_locked, METH_O, on_enter_doc},
+    {"on_exit", (PyCFunction)(void (*)(void))on_exit__locked, METH_FASTCALL | METH_KEYWORDS,
+     on_exit_doc},
+    {"arm_spec", arm_spec_locked, METH_O, arm_spec_doc},
+    {"disarm_window", disarm_window_locked, METH_O, disarm_window_doc},
+    {"pending", pending_locked, METH_NOARGS, pending_doc},
+    {"reported", reported_locked, METH_NOARGS, reported_doc},
+    {"forget_all", forget_all_locked, METH_NOARGS, forget_all_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 
 #include "core/args.h"
+#include "core/free_threading.h"
 #include "core/heap_types.h"
 #include "core/state.h"
 
@@ -321,19 +322,27 @@ static void passes_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
+MU_LOCKED_POSITIONAL(before)
+MU_LOCKED_POSITIONAL(after)
+MU_LOCKED_POSITIONAL(count_passes)
+MU_LOCKED(unwatch)
+MU_LOCKED(leave_module)
+MU_LOCKED_GET(get_passes)
+
 static PyMethodDef passes_methods[] = {
-    {"before", (PyCFunction)(void (*)(void))before, METH_FASTCALL, before_doc},
-    {"after", (PyCFunction)(void (*)(void))after, METH_FASTCALL, after_doc},
-    {"count_passes", (PyCFunction)(void (*)(void))count_passes, METH_FASTCALL, count_passes_doc},
-    {"unwatch", unwatch, METH_NOARGS, unwatch_doc},
-    {"leave_module", leave_module, METH_NOARGS, leave_module_doc},
+    {"before", (PyCFunction)(void (*)(void))before_locked, METH_FASTCALL, before_doc},
+    {"after", (PyCFunction)(void (*)(void))after_locked, METH_FASTCALL, after_doc},
+    {"count_passes", (PyCFunction)(void (*)(void))count_passes_locked, METH_FASTCALL,
+     count_passes_doc},
+    {"unwatch", unwatch_locked, METH_NOARGS, unwatch_doc},
+    {"leave_module", leave_module_locked, METH_NOARGS, leave_module_doc},
     {"__reduce__", passes_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef passes_properties[] = {
-    {"passes", get_passes, NULL, PyDoc_STR("int: passes that have begun since it was attached."),
-     NULL},
+    {"passes", get_passes_locked, NULL,
+     PyDoc_STR("int: passes that have begun since it was attached."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -12,8 +12,9 @@ struct hook_event {
     PyObject *role;                       /* str or None */
     PyObject *rank;                       /* int or None */
     struct mu_state *keeper;              /* borrowed from the module; NULL in subclasses */
-    uint64_t number;                      /* of events that were entered, see py_calls.h; or 0 */
+    _Atomic uint64_t number;              /* of events that were entered, see py_calls.h; or 0 */
     struct mu_py_opener *opener;          /* borrowed: notified when the event is gone; or NULL */
+    struct mu_py_lock *opener_lock;       /* borrowed: of `opener`; NULL: it never had one */
 };
 
 enum { FIELDS = MU_PY_HOOK_FIELDS };
@@ -56,7 +57,7 @@ static struct mu_state *state_of(PyTypeObject *type) {
 
 /* A new event without fields, not tracked yet. `state` may be NULL. */
 static struct hook_event *allocate(struct mu_state *state, PyTypeObject *type) {
-    if (state == NULL || state->hook_events_free == 0) {
+    if (MU_FREE_THREADED || state == NULL || state->hook_events_free == 0) {
         return PyObject_GC_New(struct hook_event, type);
     }
     PyObject *object = state->hook_events[--state->hook_events_free];
@@ -66,11 +67,11 @@ static struct hook_event *allocate(struct mu_state *state, PyTypeObject *type) {
 /* Keeps the memory of a freed event for the next one. Each hook call makes one event, which lives
  * for that call alone, and malloc was half of its cost. The memory of a subclass is freed at once,
  * because its size may differ; so is that of an event which outlives the
- * type in the module's state. */
+ * type in the module's state. Where there is no GIL, each thread has a quick allocator. */
 static void give_back(PyTypeObject *type, PyObject *object) {
     struct mu_state *keeper = ((struct hook_event *)object)->keeper;
-    bool stays = keeper != NULL && ((PyHeapTypeObject *)type)->ht_module != NULL &&
-                 keeper->hook_event_type != NULL;
+    bool stays = !MU_FREE_THREADED && keeper != NULL &&
+                 ((PyHeapTypeObject *)type)->ht_module != NULL && keeper->hook_event_type != NULL;
     if (!stays || keeper->hook_events_free == MU_PY_HOOK_EVENTS_KEPT) {
         type->tp_free(object);
     } else {
@@ -139,6 +140,7 @@ static PyObject *event_vectorcall(PyObject *type, PyObject *const *args, size_t 
     self->keeper = state;
     self->number = 0;
     self->opener = NULL;
+    self->opener_lock = NULL;
     PyObject_GC_Track(self);
     return (PyObject *)self;
 }
@@ -189,14 +191,24 @@ static int event_clear(PyObject *object) {
     return 0;
 }
 
+/* Only its thread uses an event that is being freed, but the window may be closed meanwhile. */
+static void tell_opener(struct hook_event *self) {
+    struct mu_py_lock *lock = self->opener_lock;
+    if (lock == NULL) {
+        return;
+    }
+    mu_py_lock_take(lock);
+    if (self->opener != NULL) {
+        self->opener->event = NULL;
+        self->opener->event_gone = true;
+    }
+    mu_py_lock_release(lock);
+}
+
 static void event_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
-    struct mu_py_opener *opener = ((struct hook_event *)object)->opener;
     PyObject_GC_UnTrack(object);
-    if (opener != NULL) {
-        opener->event = NULL;
-        opener->event_gone = true;
-    }
+    tell_opener((struct hook_event *)object);
     event_clear(object);
     give_back(type, object);
     Py_DECREF(type);
@@ -313,15 +325,17 @@ PyObject *mu_py_hook_name_object(PyObject *event) {
     return ((struct hook_event *)event)->profile_name;
 }
 
-void mu_py_hook_watch(PyObject *event, struct mu_py_opener *opener) {
+void mu_py_hook_watch_locked(PyObject *event, struct mu_py_opener *opener,
+                             struct mu_py_lock *lock) {
     struct hook_event *self = (struct hook_event *)event;
     if (self->opener == NULL) {
+        self->opener_lock = lock;
         self->opener = opener;
         opener->event = event;
     }
 }
 
-void mu_py_hook_leave(struct mu_py_opener *opener) {
+void mu_py_hook_leave_locked(struct mu_py_opener *opener) {
     if (opener->event != NULL) {
         ((struct hook_event *)opener->event)->opener = NULL;
         opener->event = NULL;
@@ -334,8 +348,10 @@ uint64_t mu_py_hook_entered(PyObject *event) {
 
 uint64_t mu_py_hook_number(struct mu_state *state, PyObject *event) {
     struct hook_event *self = (struct hook_event *)event;
+    uint64_t none = 0;
     if (self->number == 0) {
-        self->number = ++state->hook_events_entered;
+        uint64_t next = atomic_fetch_add(&state->hook_events_entered, 1) + 1;
+        atomic_compare_exchange_strong(&self->number, &none, next);
     }
     return self->number;
 }
@@ -373,23 +389,27 @@ static int number_of(struct mu_state *state, PyObject *value, const char *name, 
     return leave_out(state);
 }
 
+/* A value of `meta`, which is a dict. */
+static int number_in(struct mu_state *state, PyObject *meta, PyObject *key, const char *name,
+                     bool *has, int64_t *out) {
+    PyObject *value = mu_py_dict_value(meta, key);
+    if (value == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    int rc = number_of(state, value, name, has, out);
+    Py_XDECREF(value);
+    return rc;
+}
+
 static int read_meta(struct mu_state *state, PyObject *meta, struct mu_capture_event *out) {
     if (meta == NULL || !PyDict_Check(meta)) {
         return 0;
     }
-    PyObject *iter = PyDict_GetItemWithError(meta, state->key_iter); /* borrowed, as the next */
-    if (iter == NULL && PyErr_Occurred()) {
+    if (number_in(state, meta, state->key_iter, "meta['iter']", &out->has_iter, &out->iter) < 0) {
         return -1;
     }
-    PyObject *microbatch = PyDict_GetItemWithError(meta, state->key_microbatch);
-    if (microbatch == NULL && PyErr_Occurred()) {
-        return -1;
-    }
-    if (number_of(state, iter, "meta['iter']", &out->has_iter, &out->iter) < 0) {
-        return -1;
-    }
-    return number_of(state, microbatch, "meta['microbatch_index']", &out->has_microbatch,
-                     &out->microbatch);
+    return number_in(state, meta, state->key_microbatch, "meta['microbatch_index']",
+                     &out->has_microbatch, &out->microbatch);
 }
 
 int mu_py_hook_read(struct mu_state *state, PyObject *event, struct mu_capture_event *out) {

@@ -28,9 +28,10 @@ PyObject *mu_py_hook_name_object(PyObject *event);
 
 struct mu_py_opener;
 
-/* Notifies `opener` when the event is gone, unless it already notifies another one. */
-void mu_py_hook_watch(PyObject *event, struct mu_py_opener *opener);
-void mu_py_hook_leave(struct mu_py_opener *opener);
+/* Notifies `opener` when the event is gone, unless it already notifies another one. The caller
+ * holds `lock`, mu_state.windows_lock. */
+void mu_py_hook_watch_locked(PyObject *event, struct mu_py_opener *opener, struct mu_py_lock *lock);
+void mu_py_hook_leave_locked(struct mu_py_opener *opener);
 
 /* A number of the event's own, given at the first call; mu_py_hook_entered gives none: 0. */
 uint64_t mu_py_hook_number(struct mu_state *state, PyObject *event);
