@@ -52,14 +52,17 @@ static bool size_of_tensor(const struct mu_py_batches *self, PyObject *tensor,
     return known;
 }
 
+/* A new reference; NULL without an exception for an empty one. */
 static PyObject *first_of(PyObject *batch) {
     if (PyList_CheckExact(batch)) {
-        return PyList_GET_SIZE(batch) > 0 ? PyList_GET_ITEM(batch, 0) : NULL;
+        PyObject *first = PyList_GET_SIZE(batch) > 0 ? mu_py_list_item(batch, 0) : NULL;
+        PyErr_Clear();
+        return first;
     }
     if (PyTuple_Check(batch)) {
-        return PyTuple_GET_SIZE(batch) > 0 ? PyTuple_GET_ITEM(batch, 0) : NULL;
+        return PyTuple_GET_SIZE(batch) > 0 ? Py_NewRef(PyTuple_GET_ITEM(batch, 0)) : NULL;
     }
-    return batch;
+    return Py_NewRef(batch);
 }
 
 static struct mu_py_batch_size sum_of(struct mu_py_batch_size a, struct mu_py_batch_size b) {
@@ -74,12 +77,13 @@ void mu_py_batches_put(struct mu_py_batches *self, struct mu_py_batch_size size)
 bool mu_py_batches_add(struct mu_py_batches *self, PyObject *batch) {
     struct mu_py_batch_size size = {0, 0};
     PyObject *first = first_of(batch);
-    if (first == NULL || (PyObject *)Py_TYPE(first) != self->tensor_type ||
-        !size_of_tensor(self, first, &size)) {
-        return false;
+    bool known = first != NULL && (PyObject *)Py_TYPE(first) == self->tensor_type &&
+                 size_of_tensor(self, first, &size);
+    if (known) {
+        mu_py_batches_put(self, size);
     }
-    mu_py_batches_put(self, size);
-    return true;
+    Py_XDECREF(first);
+    return known;
 }
 
 /* --- rows --------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "core/args.h"
+#include "core/free_threading.h"
 #include "core/heap_types.h"
 #include "run/py_gpu_marks.h"
 #include "stages/recorder_state.h"
@@ -27,10 +28,12 @@ struct bucket_hook {
 static PyObject *hook_called(PyObject *self, PyObject *const *Py_UNUSED(args),
                              size_t Py_UNUSED(flags), PyObject *Py_UNUSED(keywords)) {
     struct bucket_hook *hook = (struct bucket_hook *)self;
+    MU_BEGIN_SECTION(self);
     hook->ready_ns = mu_clock_monotonic_ns();
     if (hook->marks != NULL && --hook->missing <= 0) { /* or once more, in a reentrant backward */
         mu_py_gpu_marks_set(hook->marks, hook->mark);
     }
+    MU_END_SECTION();
     Py_RETURN_NONE;
 }
 
@@ -103,7 +106,8 @@ static struct mu_cuda_pool *live_pool(struct mu_py_bucket_times *self) {
     if (state == NULL) {
         PyErr_Clear();
     }
-    return state == NULL || state->recorder == NULL ? NULL : state->recorder->gpu;
+    struct mu_recorder *recorder = state == NULL ? NULL : state->recorder;
+    return recorder == NULL ? NULL : recorder->gpu;
 }
 
 /* 0, or -1 with an exception. */
@@ -138,22 +142,46 @@ static int unhook_parameter(struct mu_py_bucket_times *self, struct watched *one
     return failed;
 }
 
+static Py_ssize_t count_watched(const struct mu_py_bucket_times *self, Py_ssize_t bucket) {
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; i < self->watched_count; i++) {
+        count += self->watched[i].bucket == bucket;
+    }
+    return count;
+}
+
+/* Threads of the backward may be calling the hook. `marks` NULL: no GPU times. */
+static void reset_hook(struct bucket_hook *hook, struct mu_py_gpu_marks *marks, Py_ssize_t mark,
+                       Py_ssize_t missing) {
+    MU_BEGIN_SECTION((PyObject *)hook);
+    hook->ready_ns = 0;
+    hook->marks = marks;
+    hook->mark = mark;
+    hook->missing = missing;
+    MU_END_SECTION();
+}
+
 static void reset_hooks(struct mu_py_bucket_times *self, struct mu_cuda_pool *gpu) {
     for (Py_ssize_t i = 0; i < self->bucket_count; i++) {
-        struct bucket_hook *hook = hook_of(self, i);
-        hook->ready_ns = 0;
-        hook->marks = gpu == NULL ? NULL : &self->marks;
-        hook->mark = i + 1;
-        hook->missing = 0;
+        reset_hook(hook_of(self, i), gpu == NULL ? NULL : &self->marks, i + 1,
+                   count_watched(self, i));
         self->is_partial[i] = false;
     }
-    for (Py_ssize_t i = 0; i < self->watched_count; i++) {
-        hook_of(self, self->watched[i].bucket)->missing++;
-    }
+}
+
+static void forget_marks(struct bucket_hook *hook) {
+    MU_BEGIN_SECTION((PyObject *)hook);
+    hook->marks = NULL;
+    MU_END_SECTION();
 }
 
 void mu_py_bucket_times_install(struct mu_py_bucket_times *self, struct mu_cuda_pool *gpu) {
     mu_py_bucket_times_remove(self);
+    struct mu_state *state = mu_state_of_object((PyObject *)self);
+    if (gpu != NULL && state != NULL) {
+        mu_py_exchange_find(&state->exchange); /* for mu_py_cuda_stream */
+    }
+    PyErr_Clear();
     mu_py_gpu_marks_begin(&self->marks, gpu);
     reset_hooks(self, gpu);
     self->installed = true;
@@ -177,7 +205,7 @@ void mu_py_bucket_times_remove(struct mu_py_bucket_times *self) {
     self->ended_ns = mu_clock_monotonic_ns();
     self->installed = false;
     for (Py_ssize_t i = 0; i < self->bucket_count; i++) {
-        hook_of(self, i)->marks = NULL;
+        forget_marks(hook_of(self, i));
     }
     for (Py_ssize_t i = 0; i < self->watched_count; i++) {
         if (self->watched[i].hooks != NULL && unhook_parameter(self, &self->watched[i]) < 0) {
@@ -200,7 +228,11 @@ static PyObject *times_remove(PyObject *self, PyObject *Py_UNUSED(ignored)) {
 }
 
 static PyObject *time_of(const struct mu_py_bucket_times *self, Py_ssize_t bucket) {
-    int64_t ready_ns = hook_of(self, bucket)->ready_ns;
+    struct bucket_hook *hook = hook_of(self, bucket);
+    int64_t ready_ns;
+    MU_BEGIN_SECTION((PyObject *)hook);
+    ready_ns = hook->ready_ns;
+    MU_END_SECTION();
     if (ready_ns == 0 || self->is_partial[bucket]) {
         Py_RETURN_NONE;
     }
@@ -353,11 +385,16 @@ PyDoc_STRVAR(read_gpu_doc,
              "last gradient of each bucket, us after began_ns on the host's clock, or None, with\n"
              "the bound of their error. ([], 0) where no GPU was measured. None: not yet known.");
 
+MU_LOCKED(times_install)
+MU_LOCKED(times_remove)
+MU_LOCKED(times_read)
+MU_LOCKED(times_read_gpu)
+
 static PyMethodDef times_methods[] = {
-    {"install", times_install, METH_NOARGS, install_doc},
-    {"remove", times_remove, METH_NOARGS, remove_doc},
-    {"read", times_read, METH_NOARGS, read_doc},
-    {"read_gpu", times_read_gpu, METH_NOARGS, read_gpu_doc},
+    {"install", times_install_locked, METH_NOARGS, install_doc},
+    {"remove", times_remove_locked, METH_NOARGS, remove_doc},
+    {"read", times_read_locked, METH_NOARGS, read_doc},
+    {"read_gpu", times_read_gpu_locked, METH_NOARGS, read_gpu_doc},
     {NULL, NULL, 0, NULL},
 };
 

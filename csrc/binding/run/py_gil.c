@@ -21,7 +21,9 @@ static const int64_t pause_ns = 200000;
 
 /* From 3.12 on there is one an interpreter, before that one. */
 static bool place_of_gil(struct mu_wait_lock *out) {
-#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x03100000
+#ifdef Py_GIL_DISABLED
+    const char *gil = NULL;
+#elif PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x03100000
     const struct _gil_runtime_state *gil = PyInterpreterState_Get()->ceval.gil;
 #elif PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
     const struct _gil_runtime_state *gil = &_PyRuntime.ceval.gil;

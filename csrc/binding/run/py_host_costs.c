@@ -26,8 +26,9 @@ static int number_of(PyObject **key, const char *name, PyObject *info, int64_t *
     if (*key == NULL || !PyDict_Check(info)) {
         return -1;
     }
-    PyObject *number = PyDict_GetItemWithError(info, *key);
+    PyObject *number = mu_py_dict_value(info, *key);
     *out = number == NULL || !PyLong_Check(number) ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
     return PyErr_Occurred() ? -1 : 0;
 }
 

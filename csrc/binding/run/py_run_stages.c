@@ -131,7 +131,9 @@ static void take_back(struct mu_py_run_stages *self) {
     struct mu_thread_buffer *buffer = mu_py_thread_buffer(&self->timer->timer);
     self->open = MU_RUN_NONE;
     if (buffer != NULL) {
+        mu_py_recording_begin(buffer);
         mu_thread_buffer_take_back(buffer);
+        mu_py_recording_end(buffer);
     }
 }
 
@@ -166,7 +168,9 @@ static bool is_training_thread(struct mu_py_run_stages *self, enum mu_run_stage 
 }
 
 static bool has_gradients(struct mu_py_run_stages *self) {
-    PyObject *answer = PyObject_CallNoArgs(self->gradients);
+    PyObject *gradients = Py_NewRef(self->gradients); /* the calls below may let others in */
+    PyObject *answer = PyObject_CallNoArgs(gradients);
+    Py_DECREF(gradients);
     if (answer == NULL) {
         step_aside(self);
         return true;
@@ -177,8 +181,13 @@ static bool has_gradients(struct mu_py_run_stages *self) {
 }
 
 static void call(struct mu_py_run_stages *self, PyObject *function) {
-    PyObject *result = function == NULL ? NULL : PyObject_CallNoArgs(function);
-    if (result == NULL && function != NULL) {
+    if (function == NULL) {
+        return;
+    }
+    Py_INCREF(function); /* it may be replaced meanwhile */
+    PyObject *result = PyObject_CallNoArgs(function);
+    Py_DECREF(function);
+    if (result == NULL) {
         step_aside(self);
     }
     Py_XDECREF(result);

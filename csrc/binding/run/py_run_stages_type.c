@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "core/free_threading.h"
 #include "core/heap_types.h"
 #include "cuda/py_cuda.h"
 #include "stages/corrections.h"
@@ -150,15 +151,15 @@ static PyObject *run_forget_newest_batch(PyObject *object, PyObject *Py_UNUSED(i
 
 /* --- the host ----------------------------------------------------------------------------- */
 
-/* Collections on other threads are left out: the training waits for those only if they hold the
- * GIL when it wants it. */
+/* With a GIL collections on other threads are left out: the training waits for those only if they
+ * hold it when it wants it. Without one all threads stand still meanwhile. */
 static PyObject *run_collected(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     struct mu_py_run_stages *self = (struct mu_py_run_stages *)object;
     if (count != 2) {
         PyErr_Format(PyExc_TypeError, "collected() takes phase and info, not %zd arguments", count);
         return NULL;
     }
-    bool counts = self->on && self->thread == PyThread_get_thread_ident();
+    bool counts = self->on && (MU_FREE_THREADED || self->thread == PyThread_get_thread_ident());
     if (counts && mu_py_host_costs_collect(&self->host, args[0], args[1]) < 0) {
         return NULL;
     }
@@ -195,7 +196,10 @@ static PyObject *run_watch_workers(PyObject *object, PyObject *list) {
     count = count < MU_SAMPLER_WORKERS_MAX ? count : MU_SAMPLER_WORKERS_MAX;
     for (Py_ssize_t i = 0; i < count; i++) {
         int64_t number;
-        if (mu_py_int64_in(PyList_GET_ITEM(list, i), "processes", 1, INT_MAX, &number) < 0) {
+        PyObject *item = mu_py_list_item(list, i);
+        int rc = item == NULL ? -1 : mu_py_int64_in(item, "processes", 1, INT_MAX, &number);
+        Py_XDECREF(item);
+        if (rc < 0) {
             return NULL;
         }
         processes[i] = (pid_t)number;
@@ -267,7 +271,8 @@ static PyObject *run_use_cuda(PyObject *object, PyObject *Py_UNUSED(ignored)) {
         return NULL;
     }
     struct mu_py_gpu_events *events = &self->timer->gpu_events;
-    events->use_cuda = state->recorder->gpu != NULL;
+    const struct mu_recorder *recorder = state->recorder;
+    events->use_cuda = recorder->gpu != NULL;
     events->any = events->any || events->use_cuda;
     return PyBool_FromLong(events->use_cuda);
 }
@@ -446,23 +451,64 @@ static PyObject *get_thread(PyObject *self, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLong(((struct mu_py_run_stages *)self)->thread);
 }
 
+MU_LOCKED(run_begin)
+MU_LOCKED(run_begin_forward)
+MU_LOCKED(run_end)
+MU_LOCKED(run_forget)
+MU_LOCKED(run_begin_step)
+MU_LOCKED(run_end_step)
+MU_LOCKED(run_position)
+MU_LOCKED(run_change_step)
+MU_LOCKED(run_drain_soon)
+MU_LOCKED(run_use_cuda)
+MU_LOCKED(run_counts)
+MU_LOCKED(run_follow)
+MU_LOCKED(run_unfollow)
+MU_LOCKED(run_know_tensors)
+MU_LOCKED(run_add_batch)
+MU_LOCKED(run_add_samples)
+MU_LOCKED(run_step_batches)
+MU_LOCKED(run_write_batches)
+MU_LOCKED(run_forget_batches)
+MU_LOCKED(run_forget_newest_batch)
+MU_LOCKED(run_end_host)
+MU_LOCKED(run_forget_host)
+MU_LOCKED(run_sample_host)
+MU_LOCKED(run_watch_gpu)
+MU_LOCKED(run_watch_workers)
+MU_LOCKED_POSITIONAL(run_collected)
+MU_LOCKED_GET(get_callback)
+MU_LOCKED_GET(get_on)
+MU_LOCKED_GET(get_buckets)
+MU_LOCKED_GET(get_timer)
+MU_LOCKED_GET(get_forwards)
+MU_LOCKED_GET(get_steps)
+MU_LOCKED_GET(get_led)
+MU_LOCKED_GET(get_following)
+MU_LOCKED_GET(get_forward_missing)
+MU_LOCKED_GET(get_thread)
+MU_LOCKED_SET(set_callback)
+MU_LOCKED_SET(set_on)
+MU_LOCKED_SET(set_buckets)
+
 #define CALLBACK(name)                                                                             \
-    {#name, get_callback, set_callback, NULL, (void *)offsetof(struct mu_py_run_stages, name)}
+    {#name, get_callback_locked, set_callback_locked, NULL,                                        \
+     (void *)offsetof(struct mu_py_run_stages, name)}
 
 static PyGetSetDef run_getset[] = {
     CALLBACK(on_backward),
     CALLBACK(on_forward),
     CALLBACK(is_interrupt),
     CALLBACK(on_step),
-    {"buckets", get_buckets, set_buckets, NULL, NULL},
-    {"on", get_on, set_on, NULL, NULL},
-    {"timer", get_timer, NULL, NULL, NULL},
-    {"forwards", get_forwards, NULL, NULL, NULL},
-    {"forward_missing", get_forward_missing, NULL, NULL, NULL},
-    {"led", get_led, NULL, NULL, NULL},
-    {"following", get_following, NULL, NULL, NULL},
-    {"steps", get_steps, NULL, NULL, NULL},
-    {"thread", get_thread, NULL, NULL, NULL},
+    {"buckets", get_buckets_locked, set_buckets_locked, NULL, NULL},
+    {"on", get_on_locked, set_on_locked, NULL, NULL},
+    {"timer", get_timer_locked, NULL, NULL, NULL},
+    {"forwards", get_forwards_locked, NULL, NULL, NULL},
+    {"forward_missing", get_forward_missing_locked, NULL, NULL, NULL},
+    {"led", get_led_locked, NULL, NULL, NULL},
+    {"following", get_following_locked, NULL, NULL, NULL},
+    {"steps", get_steps_locked, NULL, NULL, NULL},
+    {"thread", get_thread_locked, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -527,32 +573,32 @@ PyDoc_STRVAR(use_cuda_doc, "use_cuda($self, /)\n--\n\n"
 PyDoc_STRVAR(counts_doc, "counts($self, /)\n--\n\nHow many calls each stage had.");
 
 static PyMethodDef run_methods[] = {
-    {"begin", run_begin, METH_O, begin_doc},
-    {"begin_forward", run_begin_forward, METH_NOARGS, begin_forward_doc},
-    {"end", run_end, METH_NOARGS, end_doc},
-    {"forget", run_forget, METH_NOARGS, forget_doc},
-    {"begin_step", run_begin_step, METH_O, begin_step_doc},
-    {"end_step", run_end_step, METH_O, end_step_doc},
-    {"position", run_position, METH_NOARGS, position_doc},
-    {"change_step", run_change_step, METH_VARARGS, change_step_doc},
-    {"drain_soon", run_drain_soon, METH_NOARGS, drain_soon_doc},
-    {"use_cuda", run_use_cuda, METH_NOARGS, use_cuda_doc},
-    {"counts", run_counts, METH_NOARGS, counts_doc},
-    {"follow", run_follow, METH_VARARGS, follow_doc},
-    {"unfollow", run_unfollow, METH_NOARGS, unfollow_doc},
-    {"know_tensors", run_know_tensors, METH_VARARGS, know_tensors_doc},
-    {"add_batch", run_add_batch, METH_O, add_batch_doc},
-    {"add_samples", run_add_samples, METH_VARARGS, add_samples_doc},
-    {"step_batches", run_step_batches, METH_VARARGS, step_batches_doc},
-    {"write_batches", run_write_batches, METH_O, write_batches_doc},
-    {"forget_batches", run_forget_batches, METH_NOARGS, forget_batches_doc},
-    {"forget_newest_batch", run_forget_newest_batch, METH_NOARGS, forget_newest_batch_doc},
-    {"collected", (PyCFunction)(void (*)(void))run_collected, METH_FASTCALL, collected_doc},
-    {"end_host", run_end_host, METH_O, end_host_doc},
-    {"forget_host", run_forget_host, METH_NOARGS, forget_host_doc},
-    {"sample_host", run_sample_host, METH_NOARGS, sample_host_doc},
-    {"watch_gpu", run_watch_gpu, METH_O, watch_gpu_doc},
-    {"watch_workers", run_watch_workers, METH_O, watch_workers_doc},
+    {"begin", run_begin_locked, METH_O, begin_doc},
+    {"begin_forward", run_begin_forward_locked, METH_NOARGS, begin_forward_doc},
+    {"end", run_end_locked, METH_NOARGS, end_doc},
+    {"forget", run_forget_locked, METH_NOARGS, forget_doc},
+    {"begin_step", run_begin_step_locked, METH_O, begin_step_doc},
+    {"end_step", run_end_step_locked, METH_O, end_step_doc},
+    {"position", run_position_locked, METH_NOARGS, position_doc},
+    {"change_step", run_change_step_locked, METH_VARARGS, change_step_doc},
+    {"drain_soon", run_drain_soon_locked, METH_NOARGS, drain_soon_doc},
+    {"use_cuda", run_use_cuda_locked, METH_NOARGS, use_cuda_doc},
+    {"counts", run_counts_locked, METH_NOARGS, counts_doc},
+    {"follow", run_follow_locked, METH_VARARGS, follow_doc},
+    {"unfollow", run_unfollow_locked, METH_NOARGS, unfollow_doc},
+    {"know_tensors", run_know_tensors_locked, METH_VARARGS, know_tensors_doc},
+    {"add_batch", run_add_batch_locked, METH_O, add_batch_doc},
+    {"add_samples", run_add_samples_locked, METH_VARARGS, add_samples_doc},
+    {"step_batches", run_step_batches_locked, METH_VARARGS, step_batches_doc},
+    {"write_batches", run_write_batches_locked, METH_O, write_batches_doc},
+    {"forget_batches", run_forget_batches_locked, METH_NOARGS, forget_batches_doc},
+    {"forget_newest_batch", run_forget_newest_batch_locked, METH_NOARGS, forget_newest_batch_doc},
+    {"collected", (PyCFunction)(void (*)(void))run_collected_locked, METH_FASTCALL, collected_doc},
+    {"end_host", run_end_host_locked, METH_O, end_host_doc},
+    {"forget_host", run_forget_host_locked, METH_NOARGS, forget_host_doc},
+    {"sample_host", run_sample_host_locked, METH_NOARGS, sample_host_doc},
+    {"watch_gpu", run_watch_gpu_locked, METH_O, watch_gpu_doc},
+    {"watch_workers", run_watch_workers_locked, METH_O, watch_workers_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -36,10 +36,15 @@ static PyObject *call_vectorcall(PyObject *object, PyObject *const *args, size_t
                                  PyObject *keywords) {
     struct stage_call *self = (struct stage_call *)object;
     bool keeps_loss = is_false(self, args, PyVectorcall_NARGS(flags), keywords);
-    bool began = mu_py_run_begin(self->stages, self->stage, keeps_loss);
+    bool began;
+    MU_BEGIN_SECTION((PyObject *)self->stages);
+    began = mu_py_run_begin(self->stages, self->stage, keeps_loss);
+    MU_END_SECTION();
     PyObject *result = PyObject_Vectorcall(self->function, args, flags, keywords);
     if (began) {
+        MU_BEGIN_SECTION((PyObject *)self->stages);
         mu_py_run_end(self->stages);
+        MU_END_SECTION();
     }
     return result;
 }
