@@ -170,6 +170,8 @@ static PyObject *get_bytes_read(PyObject *object, void *Py_UNUSED(closure)) {
         atomic_load_explicit(&self->bytes_read, memory_order_relaxed));
 }
 
+MU_LOCKED_NEXT(rows_next)
+
 static PyGetSetDef rows_properties[] = {
     {"bytes_read", get_bytes_read, NULL, "Bytes of the part that were read so far.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -197,7 +199,7 @@ static PyType_Slot rows_slots[] = {
     {Py_tp_new, rows_new},
     {Py_tp_dealloc, rows_dealloc},
     {Py_tp_iter, PyObject_SelfIter},
-    {Py_tp_iternext, rows_next},
+    {Py_tp_iternext, rows_next_locked},
     {Py_tp_getset, rows_properties},
     {0, NULL},
 };

@@ -213,9 +213,9 @@ static PyObject *read_parts(PyObject *parts, bool only_notes, bool only_ends) {
     PyObject *errors = PyList_New(0), *result = NULL;
     int failed = errors == NULL;
     for (Py_ssize_t at = 0; !failed && at < PyList_GET_SIZE(parts); at++) {
-        PyObject *part = Py_NewRef(PyList_GET_ITEM(parts, at)); /* the list may change meanwhile */
-        failed = read_part(&table, part, errors) != 0;
-        Py_DECREF(part);
+        PyObject *part = mu_py_list_item(parts, at); /* the list may change meanwhile */
+        failed = part == NULL || read_part(&table, part, errors) != 0;
+        Py_XDECREF(part);
     }
     if (!failed) {
         result = only_notes ? notes_result_of(&table, errors) : result_of(&table, errors);

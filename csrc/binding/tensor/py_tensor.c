@@ -207,7 +207,8 @@ static int is_plain(struct mu_py_exchange *exchange, PyObject *tensor,
 static int plain_memory(struct mu_py_exchange *exchange, PyObject *tensor, const char *name,
                         struct mu_tensor *view) {
     struct mu_dlpack_tensor dlpack;
-    if (exchange->table->dltensor_from_py_object_no_sync(tensor, &dlpack) != 0) {
+    const struct mu_dlpack_exchange *table = exchange->table;
+    if (table->dltensor_from_py_object_no_sync(tensor, &dlpack) != 0) {
         PyErr_Clear();
         return 0;
     }
@@ -519,9 +520,10 @@ static int add_items(struct mu_state *state, PyObject *list, const char *name,
         return -1;
     }
     for (Py_ssize_t i = 0; i < length && i < PySequence_Fast_GET_SIZE(list); i++) {
-        PyObject *object = Py_NewRef(PySequence_Fast_GET_ITEM(list, i));
-        int status = add_item(state, object, name, out);
-        Py_DECREF(object);
+        PyObject *object =
+            PyList_Check(list) ? mu_py_list_item(list, i) : Py_NewRef(PyTuple_GET_ITEM(list, i));
+        int status = object == NULL ? -1 : add_item(state, object, name, out);
+        Py_XDECREF(object);
         if (status < 0) {
             return -1;
         }
@@ -553,13 +555,14 @@ void mu_py_tensors_release(struct mu_py_tensors *tensors) {
 }
 
 int mu_py_current_stream(struct mu_state *state, int device_index, void **stream) {
-    if (!mu_py_exchange_find(&state->exchange) ||
-        state->exchange.table->current_work_stream == NULL) {
+    const struct mu_dlpack_exchange *table =
+        mu_py_exchange_find(&state->exchange) ? state->exchange.table : NULL;
+    if (table == NULL || table->current_work_stream == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "a CUDA tensor, but torch 2.10 or newer is not imported");
         return -1;
     }
-    return state->exchange.table->current_work_stream(MU_DLPACK_CUDA, device_index, stream);
+    return table->current_work_stream(MU_DLPACK_CUDA, device_index, stream);
 }
 
 PyDoc_STRVAR(
@@ -579,7 +582,8 @@ static PyObject *has_memory(PyObject *module, PyObject *tensor) {
         return PyErr_Format(PyExc_TypeError, "tensor must be a torch tensor, not %.100s",
                             Py_TYPE(tensor)->tp_name);
     }
-    int status = exchange->table->dltensor_from_py_object_no_sync(tensor, &dlpack);
+    const struct mu_dlpack_exchange *table = exchange->table;
+    int status = table->dltensor_from_py_object_no_sync(tensor, &dlpack);
     if (status == 0) {
         dlpack.device_type = MU_DLPACK_CPU; /* all are views alike */
         status = view_of_dlpack(&dlpack, "tensor", &view);

@@ -15,9 +15,9 @@
 #include "core/args.h"
 #include "torch/torch_ops_quantities.h"
 
-/* Filled once, under the GIL, before torch knows any kernel; only read from then on. */
+/* Filled once, before torch knows any kernel; only read from then on. */
 static struct mu_torch torch;
-static bool is_registered;
+static bool is_registered; /* under mu_state.lock */
 
 /* --- tensors of torch ----------------------------------------------------------------------- */
 
@@ -283,24 +283,28 @@ static int register_for(const char *dispatch_key, struct mu_error *err) {
     return MU_OK;
 }
 
+static int register_once(struct mu_error *err) {
+    int code = mu_torch_load(&torch, err);
+    if (code == MU_OK) {
+        code = register_for("CPU", err);
+    }
+    return code == MU_OK ? register_for("CUDA", err) : code;
+}
+
 PyDoc_STRVAR(register_torch_kernels_doc,
              "register_torch_kernels($module, /)\n--\n\n"
              "Gives torch the kernels of torch.ops.my_utils.*, once in a process.\n\n"
              "RuntimeError where torch is not loaded, or older than 2.10.");
 
 static PyObject *register_torch_kernels(PyObject *module, PyObject *unused) {
-    (void)module;
     (void)unused;
+    struct mu_state *state = mu_state_of(module);
     struct mu_error err;
-    if (is_registered) {
-        Py_RETURN_NONE;
-    }
-    if (mu_torch_load(&torch, &err) != MU_OK || register_for("CPU", &err) != MU_OK ||
-        register_for("CUDA", &err) != MU_OK) {
-        return mu_py_raise(&err);
-    }
-    is_registered = true;
-    Py_RETURN_NONE;
+    mu_py_lock_take(&state->lock);
+    is_registered = is_registered || register_once(&err) == MU_OK;
+    bool registered = is_registered;
+    mu_py_lock_release(&state->lock);
+    return registered ? Py_NewRef(Py_None) : mu_py_raise(&err);
 }
 
 static PyMethodDef functions[] = {

@@ -4,6 +4,7 @@
  * its own converter. The engine's job does its own locking.
  */
 #include "core/args.h"
+#include "core/free_threading.h"
 #include "core/heap_types.h"
 #include "core/state.h"
 #include "csv/py_csv_part.h"
@@ -12,7 +13,7 @@
 struct trace_job {
     PyObject_HEAD struct mu_trace_job job;
     int is_open;
-    int busy; /* conversions that run now; under the GIL */
+    int busy; /* conversions that run now */
 };
 
 /* What the engine calls while this thread is without the GIL. */
@@ -310,12 +311,17 @@ static PyObject *job_bytes_read(PyObject *object, void *unused) {
     return PyLong_FromUnsignedLongLong(atomic_load(&((struct trace_job *)object)->job.bytes_read));
 }
 
+MU_LOCKED_FAST(job_convert)
+MU_LOCKED(job_set_base)
+MU_LOCKED(job_finish)
+
 static PyMethodDef job_methods[] = {
-    {"convert", (PyCFunction)(void (*)(void))job_convert, METH_FASTCALL | METH_KEYWORDS,
+    {"convert", (PyCFunction)(void (*)(void))job_convert_locked, METH_FASTCALL | METH_KEYWORDS,
      "Converts the parts of one rank's file set; returns counts, notes and errors."},
-    {"set_base", job_set_base, METH_O,
+    {"set_base", job_set_base_locked, METH_O,
      "Fixes the base time by the time of the first event, Unix nanoseconds; returns the base."},
-    {"finish", job_finish, METH_NOARGS, "Writes the rest; returns the size of the trace in bytes."},
+    {"finish", job_finish_locked, METH_NOARGS,
+     "Writes the rest; returns the size of the trace in bytes."},
     {"cancel", job_cancel, METH_NOARGS, "Makes running conversions stop with RuntimeError."},
     {NULL, NULL, 0, NULL},
 };
