@@ -154,7 +154,9 @@ void mu_drain_take_anchor_lock_held(struct mu_recorder *recorder) {
     mu_timeline_add(&recorder->timeline, mu_clock_anchor(recorder->counter));
     atomic_store_explicit(&recorder->rate, mu_timeline_rate(&recorder->timeline),
                           memory_order_relaxed);
+    pthread_mutex_lock(&recorder->registry_lock);
     mu_journal_publish_anchors(&recorder->journal, &recorder->timeline);
+    pthread_mutex_unlock(&recorder->registry_lock);
 }
 
 static void commit_chunk(struct mu_recorder *recorder, uint32_t index) {
@@ -175,6 +177,17 @@ static void commit_chunk(struct mu_recorder *recorder, uint32_t index) {
     atomic_store_explicit(&commit->epoch, recorder->epoch + 1, memory_order_release);
 }
 
+static void commit_chunks(struct mu_recorder *recorder, uint32_t count) {
+    const struct mu_buffer_view *views = recorder->drain->views;
+    pthread_mutex_lock(&recorder->registry_lock);
+    for (uint32_t i = 0; i < count; i++) {
+        if (views[i].changed || views[i].to != views[i].from) {
+            commit_chunk(recorder, i);
+        }
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
+
 static uint64_t last_epoch(const struct mu_journal_header *header) {
     uint64_t first = atomic_load_explicit(&header->commits[0].epoch, memory_order_relaxed);
     uint64_t second = atomic_load_explicit(&header->commits[1].epoch, memory_order_relaxed);
@@ -185,6 +198,7 @@ void mu_drain_commit_lock_held(struct mu_recorder *recorder) {
     uint64_t epoch = recorder->epoch + 1;
     MU_INVARIANT(last_epoch(mu_journal_header(&recorder->journal)) == recorder->epoch);
     struct mu_commit *commit = &mu_journal_header(&recorder->journal)->commits[epoch & 1];
+    pthread_mutex_lock(&recorder->registry_lock);
     atomic_exchange_explicit(&commit->epoch, 0, memory_order_acq_rel);
     commit->csv_bytes = recorder->output.csv_bytes;
     commit->csv_part = recorder->output.part;
@@ -194,6 +208,7 @@ void mu_drain_commit_lock_held(struct mu_recorder *recorder) {
     header->reported_drops[epoch & 1] = recorder->reported_drops + 1;
     header->reported_unplaced[epoch & 1] = recorder->reported_unplaced + 1;
     atomic_store_explicit(&commit->epoch, epoch, memory_order_release);
+    pthread_mutex_unlock(&recorder->registry_lock);
     recorder->epoch = epoch;
     mu_output_state_publish_lock_held(recorder);
 }
@@ -486,11 +501,7 @@ static bool drain_round(struct mu_recorder *recorder) {
         mu_drain_lose_rows(recorder, &drain->rows.lost, ENOMEM);
         memset(&drain->rows.lost, 0, sizeof(drain->rows.lost));
     }
-    for (uint32_t i = 0; i < count; i++) {
-        if (drain->views[i].changed || drain->views[i].to != drain->views[i].from) {
-            commit_chunk(recorder, i);
-        }
-    }
+    commit_chunks(recorder, count);
     mu_drain_flush_lock_held(recorder);
     mu_drain_commit_lock_held(recorder);
     for (uint32_t i = 0; i < count; i++) {

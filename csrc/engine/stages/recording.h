@@ -30,7 +30,8 @@ void mu_recording_guard(struct mu_recorder *recorder);
 void mu_recording_pause(struct mu_recorder *recorder);
 void mu_recording_resume(struct mu_recorder *recorder);
 
-/* The journal stays where it is in between, and threads record on. Nothing of Python runs there. */
+/* For readers of the own journal: it stays where it is in between, and no drain commits. Threads
+ * record on. Nothing of Python runs there. */
 void mu_recording_hold(struct mu_recorder *recorder);
 void mu_recording_let_go(struct mu_recorder *recorder);
 

@@ -229,15 +229,21 @@ static struct mu_stack_service *new_service(const struct mu_stack_reader *reader
 }
 
 void mu_stack_service_start(struct mu_recorder *recorder, const struct mu_stack_reader *reader) {
+    char log_dir[sizeof(recorder->config.log_dir)] = "", label[MU_LABEL_BYTES];
+    pthread_mutex_lock(&recorder->registry_lock);
     if (recorder->stacks == NULL && reader != NULL) {
         recorder->stacks = new_service(reader);
     }
+    if (recorder->published.kind == MU_OUTPUT_FILE && recorder->opened.worker == 0) {
+        memcpy(log_dir, recorder->config.log_dir, sizeof(log_dir));
+    }
+    memcpy(label, recorder->opened.label, sizeof(label));
+    int rank = recorder->config.rank;
+    pthread_mutex_unlock(&recorder->registry_lock);
     if (recorder->stacks != NULL) {
         mu_control_set_listener(&recorder->control, hear, recorder->stacks);
         mu_stack_service_set_offset(recorder, recorder->user_offset_ns);
-        bool has_files = recorder->output.kind == MU_OUTPUT_FILE && recorder->opened.worker == 0;
-        mu_stack_service_move(recorder, has_files ? recorder->config.log_dir : "",
-                              recorder->opened.label, recorder->config.rank);
+        mu_stack_service_move(recorder, log_dir, label, rank);
     }
 }
 

@@ -122,7 +122,7 @@ struct mu_recorder {
     _Atomic uint64_t rate; /* ns per tick, 24.40 fixed point */
     _Atomic uint64_t node_next;
     int64_t real_offset_ns; /* real = monotonic + this; changes when the system's clock is set */
-    int64_t user_offset_ns;
+    _Atomic int64_t user_offset_ns;
     int64_t stepped_ns;      /* what the steps of the clock since user_offset_ns was set sum to */
     uint64_t epoch;          /* of the last commit */
     uint64_t beats;          /* heartbeat files written */
@@ -141,10 +141,10 @@ struct mu_recorder {
     bool guards_moves;       /* no GIL keeps threads from recording while the journal moves */
     _Atomic uint32_t moving; /* enum mu_moving, see recording.h */
 
-    struct mu_control control;       /* requests of other processes */
-    struct mu_stack_service *stacks; /* owned: serves those for stacks; NULL: nobody does */
+    struct mu_control control;                 /* requests of other processes */
+    _Atomic(struct mu_stack_service *) stacks; /* owned: serves those for stacks; NULL: nobody */
 
-    pthread_mutex_t registry_lock; /* names, thread buffers, chunks, timers */
+    pthread_mutex_t registry_lock; /* names, thread buffers, chunks, timers, what drains commit */
     struct mu_thread *threads;
     struct mu_thread_buffer *buffers;
     struct mu_timer *timers[MU_TIMERS_MAX];
