@@ -594,9 +594,10 @@ PyDoc_STRVAR(
     time_stage_doc,
     "time_stage($self, stage_name, color='blue', domain_name=None)\n--\n\n"
     "The stage as a context manager and decorator.\n\n"
-    "The same object comes back for the same name, unless a stage of it is open. It ends the\n"
-    "stage that it began, also where tasks or greenlets take turns on the thread. `async\n"
-    "with` makes an asynchronous event instead, which leaves the thread's stack alone.");
+    "The same object comes back for the same name, unless a stage of it is open; where there\n"
+    "is no GIL, each thread has its own. It ends the stage that it began, also where tasks or\n"
+    "greenlets take turns on the thread. `async with` makes an asynchronous event instead,\n"
+    "which leaves the thread's stack alone.");
 PyDoc_STRVAR(
     set_step_doc,
     "set_step($self, iteration)\n--\n\n"
