@@ -16,8 +16,8 @@
 #include "core/torch_storage.h"
 
 struct mu_py_exchange {
-    _Atomic(const struct mu_dlpack_exchange *)
-        table;                 /* torch's, for good; NULL before it is found */
+    /* torch's, for good; NULL before it is found */
+    _Atomic(const struct mu_dlpack_exchange *) table;
     struct mu_py_lock lock;    /* of who finds it */
     PyTypeObject *tensor_type; /* owned: torch.Tensor; NULL without those below */
     PyObject *is_neg;          /* owned: torch.Tensor.is_neg, a lazy negation */

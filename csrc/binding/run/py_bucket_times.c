@@ -142,30 +142,29 @@ static int unhook_parameter(struct mu_py_bucket_times *self, struct watched *one
     return failed;
 }
 
-static Py_ssize_t count_watched(const struct mu_py_bucket_times *self, Py_ssize_t bucket) {
-    Py_ssize_t count = 0;
-    for (Py_ssize_t i = 0; i < self->watched_count; i++) {
-        count += self->watched[i].bucket == bucket;
-    }
-    return count;
-}
-
-/* Threads of the backward may be calling the hook. `marks` NULL: no GPU times. */
-static void reset_hook(struct bucket_hook *hook, struct mu_py_gpu_marks *marks, Py_ssize_t mark,
-                       Py_ssize_t missing) {
+/* Threads of the backward before may be calling the hook. `marks` NULL: no GPU times. */
+static void reset_hook(struct bucket_hook *hook, struct mu_py_gpu_marks *marks, Py_ssize_t mark) {
     MU_BEGIN_SECTION((PyObject *)hook);
     hook->ready_ns = 0;
     hook->marks = marks;
     hook->mark = mark;
-    hook->missing = missing;
+    hook->missing = 0;
+    MU_END_SECTION();
+}
+
+static void add_missing(struct bucket_hook *hook) {
+    MU_BEGIN_SECTION((PyObject *)hook);
+    hook->missing++;
     MU_END_SECTION();
 }
 
 static void reset_hooks(struct mu_py_bucket_times *self, struct mu_cuda_pool *gpu) {
     for (Py_ssize_t i = 0; i < self->bucket_count; i++) {
-        reset_hook(hook_of(self, i), gpu == NULL ? NULL : &self->marks, i + 1,
-                   count_watched(self, i));
+        reset_hook(hook_of(self, i), gpu == NULL ? NULL : &self->marks, i + 1);
         self->is_partial[i] = false;
+    }
+    for (Py_ssize_t i = 0; i < self->watched_count; i++) {
+        add_missing(hook_of(self, self->watched[i].bucket));
     }
 }
 
