@@ -103,6 +103,9 @@ PyObject *mu_py_handles_get(struct mu_py_handles *handles, struct mu_py_timer *t
     if (mu_py_name_of(stage_name, "stage_name", &name) < 0) {
         return NULL;
     }
+    if (handles->stages == NULL) { /* the garbage collector has cleared the timer */
+        return mu_py_stage_new(timer, stage_name, NULL, NULL);
+    }
     PyObject *cached = mu_py_dict_value(handles->stages, stage_name);
     if (cached != NULL && mu_py_count_of(&((struct mu_py_stage *)cached)->entered) == 0) {
         return cached;
