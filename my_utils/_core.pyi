@@ -44,6 +44,7 @@ def open_output(
     journal_dir: _AnyPath = "",
     max_csv_bytes: int = 0,
     keep_csv_bytes: int = 0,
+    windows_bytes: int = 0,
     attempt: int = 0,
 ) -> dict[str, Any]: ...
 def close_output() -> None: ...
@@ -387,6 +388,17 @@ class _Stages(TypedDict):
 
 def read_stages(parts: list[_TracePart], /) -> _Stages: ...
 def give_back_memory() -> None: ...
+
+class _Windows(TypedDict):
+    windows: bytes  # struct mu_window_head, whose `track` is an index into `tracks`
+    cells: bytes  # struct mu_window_entry
+    paths: list[tuple[int, str]]  # the parent's index, -1 for none, and the name
+    tracks: list[tuple[int, int, str]]  # attempt, thread, tag
+    damaged_bytes: int
+    newer_blocks: int
+    errors: list[str]
+
+def read_windows(files: list[tuple[str, int]], /) -> _Windows: ...
 
 class _Notes(TypedDict):
     notes: list[_RunNote]

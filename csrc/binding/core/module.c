@@ -90,6 +90,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, mu_py_journal_exec},
     {Py_mod_exec, mu_py_trace_exec},
     {Py_mod_exec, mu_py_stage_table_exec},
+    {Py_mod_exec, mu_py_windows_exec},
     {Py_mod_exec, mu_py_stage_rows_exec},
     {Py_mod_exec, mu_py_durations_exec},
     {Py_mod_exec, mu_py_tensor_exec},

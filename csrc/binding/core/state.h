@@ -98,6 +98,7 @@ int mu_py_gpu_events_exec(PyObject *module);
 int mu_py_journal_exec(PyObject *module);
 int mu_py_trace_exec(PyObject *module);
 int mu_py_stage_table_exec(PyObject *module);
+int mu_py_windows_exec(PyObject *module);
 int mu_py_stage_rows_exec(PyObject *module);
 int mu_py_durations_exec(PyObject *module);
 int mu_py_tensor_exec(PyObject *module);

@@ -280,6 +280,8 @@ static const struct trouble troubles[] = {
      "under (other)"},
     {"too_deep", COUNT_OF(too_deep), "stages nest deeper than 4096; deeper ones are not recorded"},
     {"cut_metadata", COUNT_OF(cut_metadata), "metadata above 32768 bytes was cut"},
+    {"failed_windows", COUNT_OF(failed_windows),
+     "windows of steps could not be written; the profile CSV has the steps, as long as it is kept"},
     {"removed_parts", COUNT_OF(removed_parts),
      "the oldest parts of the profile CSV were removed to stay under keep_csv_bytes"},
     {"missing_csv", COUNT_OF(missing_csv),
@@ -425,19 +427,20 @@ enum open_argument {
     OPEN_JOURNAL_DIR,
     OPEN_MAX_BYTES,
     OPEN_KEEP_BYTES,
+    OPEN_WINDOWS_BYTES,
     OPEN_ATTEMPT,
     OPEN_ARGUMENTS,
 };
 
 static const char *const open_names[] = {
-    "kind", "log_dir",     "rank",          "world_size",     "host",    "machine", "label",
-    "io",   "journal_dir", "max_csv_bytes", "keep_csv_bytes", "attempt", NULL};
+    "kind", "log_dir",     "rank",          "world_size",     "host",          "machine", "label",
+    "io",   "journal_dir", "max_csv_bytes", "keep_csv_bytes", "windows_bytes", "attempt", NULL};
 static const struct mu_py_signature open_signature = {"open_output", open_names, 0, 0};
 static const char *const kind_names[] = {"memory", "null", "file", NULL};
 static const char *const io_names[] = {"auto", "inline", "background", NULL};
 
 static int fill_config(PyObject *const *values, struct mu_output_config *config) {
-    int64_t rank = 0, world_size = 1, max_bytes = 0, keep_bytes = 0, attempt = 0;
+    int64_t rank = 0, world_size = 1, max_bytes = 0, keep_bytes = 0, windows_bytes = 0, attempt = 0;
     config->kind = MU_OUTPUT_FILE;
     if (choose("kind", values[OPEN_KIND], kind_names, &config->kind) < 0 ||
         choose("io", values[OPEN_IO], io_names, &config->io) < 0 ||
@@ -445,6 +448,7 @@ static int fill_config(PyObject *const *values, struct mu_output_config *config)
         take_int("world_size", values[OPEN_WORLD_SIZE], 1, INT32_MAX, &world_size) < 0 ||
         take_int("max_csv_bytes", values[OPEN_MAX_BYTES], 0, INT64_MAX, &max_bytes) < 0 ||
         take_int("keep_csv_bytes", values[OPEN_KEEP_BYTES], 0, INT64_MAX, &keep_bytes) < 0 ||
+        take_int("windows_bytes", values[OPEN_WINDOWS_BYTES], 0, INT64_MAX, &windows_bytes) < 0 ||
         take_int("attempt", values[OPEN_ATTEMPT], 0, UINT16_MAX, &attempt) < 0 ||
         copy_path("log_dir", values[OPEN_LOG_DIR], config->log_dir, sizeof(config->log_dir)) < 0 ||
         copy_path("journal_dir", values[OPEN_JOURNAL_DIR], config->journal_dir,
@@ -463,6 +467,7 @@ static int fill_config(PyObject *const *values, struct mu_output_config *config)
     config->least_attempt = (uint32_t)attempt;
     config->max_csv_bytes = (uint64_t)max_bytes;
     config->keep_csv_bytes = (uint64_t)keep_bytes;
+    config->windows_bytes = (uint64_t)windows_bytes;
     if (config->kind == MU_OUTPUT_FILE && config->log_dir[0] == '\0') {
         PyErr_SetString(PyExc_ValueError, "log_dir must not be empty");
         return -1;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/event.h"
+#include "journal/step_windows.h"
 
 static const uint64_t ring_mask = MU_RING_SLOTS - 1;
 
@@ -312,6 +313,25 @@ static bool write_end_row(struct mu_rows *rows, const struct mu_row_context *con
     return true;
 }
 
+static struct mu_window_stage window_stage(const struct mu_record *record) {
+    return (struct mu_window_stage){.node = record->node,
+                                    .parent = record->parent,
+                                    .step = record->step,
+                                    .depth = record->depth,
+                                    .name = record->name};
+}
+
+static void add_end_to_windows(const struct mu_row_context *context,
+                               const struct mu_buffer_view *view, const struct mu_record *record,
+                               int64_t began_ns) {
+    if (view->windows == NULL) {
+        return;
+    }
+    const struct mu_window_stage stage = window_stage(record);
+    mu_step_windows_end(view->windows, &context->strings, &stage, began_ns,
+                        (int64_t)record->duration_ns);
+}
+
 static void write_stage_row(struct mu_rows *rows, const struct mu_row_context *context,
                             struct mu_buffer_view *view, const struct mu_row_ref *ref,
                             struct mu_csv_writer *writer) {
@@ -322,15 +342,21 @@ static void write_stage_row(struct mu_rows *rows, const struct mu_row_context *c
                                   .began_ns = began_at(context, view, record),
                                   .offset_ns = offset,
                                   .step = context->gpu == NULL ? 0 : context->gpu->step};
+        add_end_to_windows(context, view, record, end.began_ns);
         if (!write_end_row(rows, context, view, &end, writer)) {
             view->held[view->held_count++] = end;
         }
         return;
     }
     struct mu_csv_stage_row row;
+    int64_t mono = mu_timeline_mono_ns(context->timeline, ref->ticks);
+    if (view->windows != NULL) {
+        const struct mu_window_stage stage = window_stage(record);
+        mu_step_windows_start(view->windows, &context->strings, &stage, mono);
+    }
     describe_stage(view, record, &row);
     if (describe_name(rows, context, view, ref->position, &row)) {
-        row.real_ns = mu_clock_add(mu_timeline_mono_ns(context->timeline, ref->ticks), offset);
+        row.real_ns = mu_clock_add(mono, offset);
         mu_csv_write_start(writer, &row);
     }
 }
@@ -367,6 +393,12 @@ static void write_open_row(struct mu_rows *rows, const struct mu_row_context *co
                            struct mu_csv_writer *writer) {
     uint64_t depth = ref->position;
     int64_t mono = mu_timeline_mono_ns(context->timeline, ref->ticks);
+    if (view->windows != NULL) {
+        const struct mu_open_view *open = &view->open[depth];
+        const struct mu_window_stage stage = {open->node, open->parent, open->step, (uint32_t)depth,
+                                              open->name};
+        mu_step_windows_start(view->windows, &context->strings, &stage, mono);
+    }
     struct mu_csv_stage_row row = row_of_open(rows, context, &view->open[depth], mono);
     row.track = view->track;
     row.track_length = view->track_length;

@@ -55,6 +55,8 @@ struct mu_held_row {
     uint64_t step;     /* of the pool, at the first request */
 };
 
+struct mu_step_windows;
+
 /* The part of a thread buffer that becomes rows now: the slots [from, to), and the stages that were
  * open then. */
 struct mu_buffer_view {
@@ -67,7 +69,8 @@ struct mu_buffer_view {
     struct mu_held_row held[MU_HELD_MAX];
     char track[MU_CSV_TRACK_MAX];
     size_t track_length;
-    bool changed; /* out: rows were written or started stages changed */
+    bool changed;                    /* out: rows were written or started stages changed */
+    struct mu_step_windows *windows; /* borrowed: adds its stages up; NULL: nobody does */
 };
 
 struct mu_row_ref;

@@ -43,6 +43,7 @@ void mu_drain_free(struct mu_drain *drain) {
     mu_rows_free(&drain->rows);
     mu_csv_writer_free(&drain->writer);
     mu_once_rows_free(&drain->once);
+    mu_drain_windows_free(&drain->windows);
     free(drain);
 }
 
@@ -148,6 +149,7 @@ static void view_chunk(struct mu_recorder *recorder, const struct mu_strings *st
     uint64_t later = atomic_load_explicit(&chunk->head, memory_order_acquire);
     mu_buffer_view_cut_open(view, later);
     describe_track(strings, chunk, view);
+    mu_drain_windows_choose(recorder, strings, index);
 }
 
 void mu_drain_take_anchor_lock_held(struct mu_recorder *recorder) {
@@ -224,6 +226,7 @@ static void free_slots(struct mu_recorder *recorder, uint32_t index) {
     if (retired && atomic_load_explicit(&chunk->head, memory_order_acquire) == tail) {
         memset(view->started, 0, sizeof(view->started));
         recorder->drain->named_threads[index] = 0;
+        mu_drain_windows_end_track(recorder, index);
         atomic_store_explicit(&chunk->depth, 0, memory_order_relaxed);
         atomic_store_explicit(&chunk->state, MU_CHUNK_FREE, memory_order_release);
     }

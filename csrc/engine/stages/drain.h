@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "csv/csv_writer.h"
 #include "journal/rows.h"
+#include "stages/drain_windows.h"
 
 struct mu_recorder;
 
@@ -29,6 +30,7 @@ struct mu_drain {
     bool head_due;            /* what a part begins with may be among them */
     bool beat_due;            /* the heartbeat does not have them */
     struct mu_once_rows once; /* rows of events that each part begins with */
+    struct mu_drain_windows windows;
     uint32_t named_threads[MU_CHUNKS_MAX]; /* thread name (string) that the CSV has, by chunk */
 };
 

@@ -63,6 +63,7 @@ static void forget_parent(struct mu_recorder *recorder) {
     }
     mu_journal_release(&recorder->journal);
     mu_output_drop_csv(&recorder->output);
+    mu_window_files_end(&recorder->window_files);
     recorder->gpu = NULL; /* a child has no CUDA context */
     for (int i = 0; i < MU_TIMERS_MAX; i++) {
         if (recorder->timers[i] != NULL) {

@@ -446,6 +446,7 @@ MU_MUST_CHECK static int leave_files(struct mu_recorder *recorder, const struct 
     }
     mu_control_begin(&recorder->control, "");
     mu_drain_finish_lock_held(recorder);
+    mu_drain_windows_end(recorder);
     mu_heartbeat_write(recorder, true);
     int code = next != NULL && move_journal(next) ? MU_OK : leave_journal(recorder, err);
     mu_output_drop_csv(&recorder->output);
@@ -476,6 +477,7 @@ static void begin_files(struct mu_recorder *recorder, struct mu_output *fresh, b
     mu_csv_writer_set_machine(&recorder->drain->writer, recorder->config.machine);
     memset(recorder->drain->named_threads, 0, sizeof(recorder->drain->named_threads));
     begin_losses(recorder);
+    mu_drain_windows_begin(recorder, report->attempt);
     begin_first_part(recorder, report);
     write_waiting(recorder, &waiting);
     mu_output_free(&waiting);

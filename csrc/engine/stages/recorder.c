@@ -62,6 +62,7 @@ void mu_recorder_start(struct mu_recorder *recorder) {
     recorder->fork_guard = &recorder->no_guard;
     mu_recorder_init_locks(recorder);
     recorder->journal.fd = -1;
+    mu_window_files_init(&recorder->window_files);
     recorder->broken = true;
     recorder->has_key = pthread_key_create(&recorder->thread_key, mu_thread_ends) == 0;
     calibrate(recorder);

@@ -17,6 +17,7 @@
 #include "journal/gpu_rows.h"
 #include "journal/journal.h"
 #include "profile_files/output.h"
+#include "profile_files/window_files.h"
 #include "stages/names.h"
 
 struct mu_aggregate;
@@ -56,11 +57,12 @@ struct mu_troubles {
     _Atomic uint64_t full_names; /* starts whose name did not fit into the table */
     _Atomic uint64_t too_deep;   /* starts below the deepest level */
     _Atomic uint64_t cut_metadata;
-    _Atomic uint64_t removed_parts; /* parts of the CSV removed to keep under keep_csv_bytes */
-    _Atomic uint64_t missing_csv;   /* 1: the CSV or its directory was deleted */
-    _Atomic uint64_t lost_journal;  /* 1: its file system was full, it is in memory since */
-    _Atomic uint64_t lost_records;  /* that were in pages of the journal which are gone */
-    _Atomic int last_errno;         /* of the last failed write */
+    _Atomic uint64_t failed_windows; /* blocks of windows that were not written */
+    _Atomic uint64_t removed_parts;  /* parts of the CSV removed to keep under keep_csv_bytes */
+    _Atomic uint64_t missing_csv;    /* 1: the CSV or its directory was deleted */
+    _Atomic uint64_t lost_journal;   /* 1: its file system was full, it is in memory since */
+    _Atomic uint64_t lost_records;   /* that were in pages of the journal which are gone */
+    _Atomic int last_errno;          /* of the last failed write */
 };
 
 struct mu_output_config {
@@ -71,6 +73,7 @@ struct mu_output_config {
     uint32_t least_attempt;  /* what a launcher says, 0 nothing; files may know of more */
     uint64_t max_csv_bytes;  /* 0 never rotates */
     uint64_t keep_csv_bytes; /* 0 keeps all parts */
+    uint64_t windows_bytes;  /* of windows of steps; 0 writes none */
     char log_dir[1024];
     char journal_dir[1024]; /* empty: beside the CSV where the file system is local */
     char host[256];         /* empty: the machine */
@@ -117,6 +120,8 @@ struct mu_recorder {
     struct mu_journal journal;
     struct mu_names *names; /* owned */
     struct mu_output output;
+    struct mu_window_files window_files;
+    uint32_t windows_attempt; /* whose windows they are */
     struct mu_timeline timeline;
     struct mu_troubles troubles;
     _Atomic uint64_t rate; /* ns per tick, 24.40 fixed point */

@@ -71,6 +71,7 @@ Metadata = str | Mapping[str, object] | None
 LOGGER_NAME = "my_utils"
 DEFAULT_MAX_CSV_BYTES = 1 << 30
 DEFAULT_KEEP_CSV_BYTES = 16 << 30
+DEFAULT_WINDOWS_BYTES = 128 << 20
 
 _OFFSET_NS_MAX = 2**61 - 1
 _DURATION_NS_MAX = 2**63 - 1
@@ -206,6 +207,7 @@ class GlobalLogger(metaclass=SingletonMeta):
         *,
         max_csv_bytes: int = DEFAULT_MAX_CSV_BYTES,
         keep_csv_bytes: int = DEFAULT_KEEP_CSV_BYTES,
+        windows_bytes: int = DEFAULT_WINDOWS_BYTES,
         journal_dir: str | os.PathLike[str] | None = None,
         io: IoMode = "auto",
         machine_id: str | None = None,
@@ -232,6 +234,9 @@ class GlobalLogger(metaclass=SingletonMeta):
         max_csv_bytes: size at which the CSV is renamed to `….part0001.csv` and begun anew; 0 never.
         keep_csv_bytes: size of all parts of this rank's CSV together; above it the oldest parts are
             removed, with one warning. 0 keeps all. The default is 16 GiB, about 150 million rows.
+        windows_bytes: size of the windows of steps, the sums of 100, 1,000 and 10,000 steps, which
+            reach back to the first step whatever is removed of the CSV. Above it the finest ones of
+            old steps go first. 0 writes none. The default is 128 MiB.
         journal_dir: the directory of the journal, on a local file system; None means `log_dir` if
             that is local, else /dev/shm or $TMPDIR.
         io: who writes rows. "inline": the thread that calls `step()`; "background": a separate
@@ -254,6 +259,7 @@ class GlobalLogger(metaclass=SingletonMeta):
             console,
             max_csv_bytes,
             keep_csv_bytes,
+            windows_bytes,
             journal_dir,
             io,
             machine_id,

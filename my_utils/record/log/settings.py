@@ -17,6 +17,7 @@ from ...core.ranks import host_name
 _LABEL_BYTES_MAX = 127
 _MACHINE_BYTES_MAX = 255
 _CSV_BYTES_MAX = 2**63 - 1
+_WINDOWS_BYTES_MIN = 1 << 20
 _ATTEMPTS_MAX = 2**16 - 1
 
 
@@ -31,6 +32,7 @@ class Settings(NamedTuple):
     console: bool
     max_csv_bytes: int
     keep_csv_bytes: int
+    windows_bytes: int
     journal_dir: str
     io: str
     host: str
@@ -60,6 +62,7 @@ class Settings(NamedTuple):
             "journal_dir": self.journal_dir,
             "max_csv_bytes": self.max_csv_bytes,
             "keep_csv_bytes": self.keep_csv_bytes,
+            "windows_bytes": self.windows_bytes,
             "attempt": self.attempt,
         }
 
@@ -73,6 +76,7 @@ def check_settings(
     console: object,
     max_csv_bytes: object,
     keep_csv_bytes: object,
+    windows_bytes: object,
     journal_dir: object,
     io: object,
     machine_id: object,
@@ -106,6 +110,7 @@ def check_settings(
         console=console,
         max_csv_bytes=max_bytes,
         keep_csv_bytes=keep_bytes,
+        windows_bytes=_check_windows(windows_bytes),
         journal_dir="" if journal_dir is None else check_output_path("journal_dir", journal_dir),
         io=str(io),
         host=host,
@@ -113,6 +118,15 @@ def check_settings(
         attempt=min(attempt_from_environment() or 0, _ATTEMPTS_MAX),
         data_parallel=_data_parallel_text(data_parallel_rank, data_parallel_world_size),
     )
+
+
+def _check_windows(windows_bytes: object) -> int:
+    found = check_integer("windows_bytes", windows_bytes, 0, _CSV_BYTES_MAX)
+    if 0 < found < _WINDOWS_BYTES_MIN:
+        raise ValueError(
+            f"windows_bytes must be 0 (none) or at least {_WINDOWS_BYTES_MIN}, not {found}"
+        )
+    return found
 
 
 def _data_parallel_text(rank: object, world_size: object) -> str:

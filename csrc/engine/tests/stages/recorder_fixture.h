@@ -42,7 +42,8 @@ static inline void fixture_remove(struct fixture *fixture) {
 }
 
 static inline struct mu_output_config fixture_config(const struct fixture *fixture) {
-    struct mu_output_config config = {.kind = MU_OUTPUT_FILE, .world_size = 1};
+    struct mu_output_config config = {
+        .kind = MU_OUTPUT_FILE, .world_size = 1, .windows_bytes = 1 << 20};
     snprintf(config.log_dir, sizeof(config.log_dir), "%s", fixture->directory);
     snprintf(config.journal_dir, sizeof(config.journal_dir), "%s", fixture->journals);
     snprintf(config.machine, sizeof(config.machine), "host-a");
