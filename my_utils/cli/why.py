@@ -129,7 +129,9 @@ def _main(argv: Sequence[str] | None) -> int:
     check_outputs(chosen, args)
     logs = found_logs("why", args.logs, args.quiet)
     reader = LedgerReader()
-    verdict, timeline = answer_of(logs, args.ranks, args.steps, args.warmup, reader)
+    verdict, timeline = answer_of(
+        logs, args.ranks, args.steps, args.warmup, reader, whole=not args.ledger
+    )
     hung = _find_hang(logs, args.ranks, args.hung, verdict)
     whole = frozenset(name for name in ("ledger", "timeline") if getattr(args, name))
     ledger = reader.ledger(args.hung, args.ranks)

@@ -45,6 +45,8 @@ from .folder import RUNS, complete_run_file, name_of_run, point_latest
 from .report_file import report_rank
 
 _NAME = "my_utils.run.torch_watch"
+_PART_BYTES = 256 << 20  # of a CSV
+_KEPT_BYTES = 2 << 30  # of a rank; windows of steps have what is older
 
 
 class _Process:
@@ -197,7 +199,14 @@ def _take_over(process: _Process, logger: GlobalLogger, rank: int, world_size: i
     assert process.folder is not None
     text = logging.getLogger(LOGGER_NAME)
     level, propagates = text.level, text.propagate
-    logger.setup(process.folder, rank=rank, world_size=world_size, console=False)
+    logger.setup(
+        process.folder,
+        rank=rank,
+        world_size=world_size,
+        console=False,
+        max_csv_bytes=_PART_BYTES,
+        keep_csv_bytes=_KEPT_BYTES,
+    )
     text.propagate = propagates
     if level != logging.NOTSET:
         text.setLevel(level)

@@ -129,7 +129,7 @@ def _judged_lines(places: Sequence[str]) -> list[str]:
     try:
         from ..analysis.replay.inputs import verdict_of
 
-        return list(verdict_of(list(places)).lines(_width()))
+        return list(verdict_of(list(places), whole=True).lines(_width()))
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         return [f"my_utils run: no verdict: {reason}"]

@@ -35,9 +35,10 @@ class LedgerReader:
     def ledger(
         self, hung_s: float | None = None, ranks: Collection[int] | None = None
     ) -> Ledger | None:
-        """None where the run could not be read. hung_s: without progress before its end, from which
-        on a process hung; 30 by default. ranks: whose rows it has; all by default."""
-        if self._run is None:
+        """None where the run, or its rows, could not be read. hung_s: without progress before its
+        end, from which on a process hung; 30 by default. ranks: whose rows it has; all by
+        default."""
+        if self._run is None or not self._ranks:
             return None
         there = {*self._run.ranks.tolist(), *self._run.gone}
         kept = [one for one in self._ranks if one.rank in there]

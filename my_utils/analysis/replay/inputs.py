@@ -166,9 +166,10 @@ def verdict_of(
     warmup: int | None = None,
     ledger: LedgerReader | None = None,
     newest_bytes: int | None = None,
+    whole: bool = False,
 ) -> Verdict:
     """The verdict of `answer_of`."""
-    return answer_of(paths, ranks, steps, warmup, ledger, newest_bytes).verdict
+    return answer_of(paths, ranks, steps, warmup, ledger, newest_bytes, whole).verdict
 
 
 class Answer(NamedTuple):
@@ -186,21 +187,22 @@ def answer_of(
     warmup: int | None = None,
     ledger: LedgerReader | None = None,
     newest_bytes: int | None = None,
+    whole: bool = False,
 ) -> Answer:
     """The answer on a run, or on files of other tools.
 
-    paths, steps, newest_bytes: as for `load_run`; warmup: as for `judge`. ranks: the run is judged
-    whole, and of the findings those are kept that concern these ranks. ledger: takes the rows of
-    all ranks of a run, too. Operations are replayed: those in files of other tools, and those of a
-    run whose ranks meet inside a stage. All else is judged by the rules. "not judged" with the
-    reason where nothing can be read. Thread-safe.
+    paths, steps, newest_bytes, whole: as for `load_run`; warmup: as for `judge`. ranks: the run is
+    judged whole, and of the findings those are kept that concern these ranks. ledger: takes the
+    rows of all ranks of a run, too. Operations are replayed: those in files of other tools, and
+    those of a run whose ranks meet inside a stage. All else is judged by the rules. "not judged"
+    with the reason where nothing can be read. Thread-safe.
     """
     names = [paths] if isinstance(paths, str) else list(paths)
     if holds_operations(names):
         return Answer(_of_other_files(names, ranks, steps, warmup))
     try:
         on_rank = None if ledger is None else ledger.add
-        run = load_run(names, None, steps, on_rank=on_rank, newest_bytes=newest_bytes)
+        run = load_run(names, None, steps, on_rank=on_rank, newest_bytes=newest_bytes, whole=whole)
     except NothingToJudge as error:
         reason, *more = str(error).splitlines()
         return Answer(Verdict("not judged", reason=reason, notes=more, paths=tuple(names)))

@@ -59,7 +59,12 @@ def periods_of(run: RunData, columns: Integers, works: Sequence[Work]) -> list[P
         if every is not None and share >= LEAST_SHARE:
             first, each_ns = int(run.steps[columns[those[0]]]), float(np.median(longer[those]))
             ranks = tuple(run.ranks[list(cause.rows)].tolist())
-            found.append(Period(every, first, len(those), ranks, cause.stage, each_ns, share))
+            found.append(
+                Period(
+                    every * run.width, first, len(those), ranks, cause.stage,
+                    each_ns * run.width, share,
+                )
+            )  # fmt: skip
     return sorted(found, key=lambda one: -one.share)
 
 

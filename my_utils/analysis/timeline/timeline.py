@@ -106,7 +106,7 @@ def _part(
     run: RunData, columns: Integers, works: list[Work], places: tuple[int, int], judge: Judge
 ) -> Part:
     those = columns[places[0] : places[1]]
-    first, last = int(run.steps[those[0]]), int(run.steps[those[-1]])
+    first, last = int(run.steps[those[0]]), int(run.steps[those[-1]]) + run.width - 1
     part = Part(first, last, float(run.step_ns[:, those].mean()), judge(run, (first, last + 1)))
     part.slow, part.slow_in = _slow_ranks(run, works, slice(*places))
     return part
@@ -148,8 +148,9 @@ def _joined(
     for one in parts[1:]:
         before = found[-1]
         if one.drift is None and before.drift is None and _alike(before, one):
-            first, last = np.searchsorted(run.steps[columns], [before.first_step, one.last_step])
-            found[-1] = _part(run, columns, works, (int(first), int(last) + 1), judge)
+            bounds = [before.first_step, one.last_step + 1]
+            first, end = np.searchsorted(run.steps[columns], bounds)
+            found[-1] = _part(run, columns, works, (int(first), int(end)), judge)
         else:
             found.append(one)
     return found

@@ -22,6 +22,7 @@ from ...trace.inputs import FileSet
 from .endings import command_of, ending_of, processes_of, run_file_of, states_of
 from .evaluations import with_whole_evaluations
 from .load_ready import STAGE, ready_of_rank, ready_of_run
+from .load_windows import STEP_COLUMNS, first_single_step, read_whole_run
 from .rank_cells import EVER, RankCells, cells_of_rank, for_the_verdict, peers_of
 from .rank_files import (
     SEPARATOR,
@@ -58,6 +59,7 @@ def load_run(
     stages_max: int = STAGES_MAX,
     on_rank: Callable[[RankStages], None] | None = None,
     newest_bytes: int | None = None,
+    whole: bool = False,
 ) -> RunData:
     """The run in the files of all its ranks.
 
@@ -67,7 +69,9 @@ def load_run(
     least_share, stages_max: a stage inside another one counts as part of it if it takes less than
     `least_share` of all time, or if there are more than `stages_max` stages. on_rank: called with
     all rows of each rank once they are read, by several threads. newest_bytes: only so many bytes
-    of rows, the newest, of all ranks together, but some of each.
+    of rows, the newest, of all ranks together, but some of each. whole: where the oldest parts of
+    the CSVs were removed, the run from its first step on, in windows of steps: a column of its
+    arrays is the mean of `width` steps then. `on_rank` is not called for these.
 
     If a process was started again and `my_utils run` recorded both attempts, both count, and steps
     are numbered through. Else each step counts from the last attempt that did it; an attempt that
@@ -79,12 +83,42 @@ def load_run(
     names = [found for path in several for found in find_run(path).paths]
     wanted = None if ranks is None else set(ranks)
     file_sets, problems = find_rank_files(names, wanted)
+    if whole and (found := _whole_run(file_sets, problems, names, wanted, steps)) is not None:
+        return found
     if newest_bytes is not None:
         of_each = max(newest_bytes // max(len(file_sets), 1), NEWEST_LEAST)
         file_sets = [newest_rows(one, of_each) for one in file_sets]
     bounds = least_share, stages_max
     chosen = ranks_of_run(list(_read_all(file_sets, on_rank)))
     return run_of(chosen, problems, names, wanted, steps, bounds)
+
+
+def _whole_run(
+    file_sets: Sequence[FileSet],
+    problems: list[str],
+    names: Sequence[str],
+    wanted: Collection[int] | None,
+    steps: tuple[int, int] | None,
+) -> RunData | None:
+    """From windows. None where the CSVs have all of these steps. Also where only they have GPU
+    times; `problems` says so then."""
+    found = read_whole_run(file_sets)
+    if found is None:
+        return None
+    chosen = ranks_of_run(found.ranks)
+    if not chosen.kept:
+        return None
+    rank = chosen.kept[0]
+    files = next(one for one in file_sets if one.rank == rank.metadata.rank)
+    single_from = first_single_step(files, rank)
+    if steps is not None and single_from is not None and steps[0] >= single_from:
+        return None
+    run = run_of(chosen, [*problems, *found.problems], names, wanted, steps)
+    if run.device != "cpu":
+        problems.append(f"steps before {single_from} are in windows, which have no GPU times")
+        return None
+    run.width, run.single_from = found.width, single_from
+    return run
 
 
 def run_of(
@@ -186,6 +220,11 @@ def _as_arrays(
         if len(one.begins_anew):
             begins_anew[row] = np.isin(numbers, one.begins_anew)
     step_begins, step_ns = _step_times(filled.first, filled.last, numbers, begins_anew)
+    counters = _counter_arrays(ranks, numbers)
+    of_windows = [counters.pop(name, None) for name in STEP_COLUMNS]
+    if of_windows[0] is not None and of_windows[1] is not None:
+        since = np.array([one.metadata.begin_ns - start for one in ranks])
+        step_ns, step_begins = of_windows[0], of_windows[1] + since[:, None]
     errors = [one.metadata.clock_error_s for one in ranks]
     shortened = f"only steps from {numbers[0]} on are judged: the run is long"
     return RunData(
@@ -200,7 +239,7 @@ def _as_arrays(
         peers=np.array([peers_of(one) for one in ranks], np.int64),
         device=_device(notes, filled.gpu is not None),
         gpu=filled.gpu,
-        counters=_counter_arrays(ranks, numbers),
+        counters=counters,
         clock_error_ns=None if None in errors else 1e9 * max(e for e in errors if e is not None),
         workload={
             key: value
@@ -211,6 +250,7 @@ def _as_arrays(
         attempts=max(len(one.attempts) for one in ranks),
         renumbered=any(shifts.values()),
         begins_anew=begins_anew,
+        longest_ns=of_windows[2],
         ready=ready_of_run(ready, shifts, numbers, last_backwards),
         problems=[shortened] if len(left_out) else [],
     )  # fmt: skip

@@ -141,6 +141,10 @@ def next_command(
     )
 
 
+def timeline_command(paths: Sequence[str]) -> str:
+    return f"my_utils why {shlex.join(paths or ['logs'])} --timeline"
+
+
 def page_path(page: str) -> str:
     """The path of a page, relative where it is in or below the current folder; "" where my_utils is
     installed without its documentation. page: such as "docs/runs/slow-rank.md"."""

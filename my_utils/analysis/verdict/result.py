@@ -171,6 +171,8 @@ class FindingData(TypedDict):
     saves_ns_a_step: how much shorter a step is without it; 0 if that cannot be known from outside.
     since_step: the first step of it, null if it was always so.
     inferred: where ranks wait was found in the times, and not recorded.
+    window_steps: of how many steps means were judged; 1 for single steps.
+    single_from: the first step that the CSVs have by itself, null where they have all.
     detail: figures for the text, which depend on the kind.
     claim: only by replay: what is claimed, in plain words.
     role: only by replay: the pipeline stage as text, "stage 3", or null.
@@ -263,6 +265,8 @@ class VerdictData(TypedDict):
     older_attempts: int
     repeated_steps: list[int] | None
     inferred: bool
+    window_steps: int
+    single_from: int | None
     notes: list[str]
     text: list[str]
     replay: NotRequired[ReplayData]
@@ -324,12 +328,13 @@ class Verdict:
     "found"; "not judged", then `reason` says why. findings: the most costly first; of a run that is
     ok only what is worth knowing ("not judged inside", "compute", "warm-up", "slower rank"); of one
     that is not judged only ranks that are slower than the others beyond chance.
-    warmup: columns at the beginning that were left out. judged_ranks, judged_steps: how many.
+    warmup: steps at the beginning that were left out. judged_ranks, judged_steps: how many.
     attempts, older_attempts, repeated, ending: as in RunData.
     step_ns: the mean of a judged step. samples_a_step, tokens_a_step: of all ranks together, None
         where they were not recorded. hangs: whether a process that is alive makes no progress;
         None where nobody looked at the processes. gpu_errors: sentences about critical errors of
         GPUs, and losses about rows that were lost; both are among the notes, too.
+    window_steps, single_from: `width` and `single_from` of RunData.
     notes: sentences about the files and the rules.
 
     >>> Verdict("not judged", reason="12 steps, 20 are needed").lines()[0]
@@ -364,6 +369,8 @@ class Verdict:
     hangs: bool | None = None
     gpu_errors: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
+    window_steps: int = 1
+    single_from: int | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -423,6 +430,8 @@ class Verdict:
             "older_attempts": self.older_attempts,
             "repeated_steps": None if self.repeated is None else list(self.repeated),
             "inferred": bool(self.inferred),
+            "window_steps": self.window_steps,
+            "single_from": self.single_from,
             "notes": list(self.notes),
             "text": self.lines(),
         }

@@ -102,6 +102,8 @@ def judge(
     for one in findings:
         waits = bool(meetings.inferred) and bool(one.detail.get("waits_in"))
         one.inferred = waits or "inside_ns" in one.detail
+    for one in findings:
+        _count_in_steps(one, run.width)
     findings.sort(key=lambda one: (not is_costly(one.kind), -one.cost_ns_a_step))
     verdict.findings = findings
     verdict.inferred = tuple(meetings.inferred)
@@ -142,6 +144,8 @@ def _described(run: RunData) -> Verdict:
         ending=run.ending,
         gpu_errors=gpu_errors,
         losses=tuple(run.losses),
+        window_steps=run.width,
+        single_from=run.single_from,
         notes=[*run.problems, *gpu_errors],
     )
 
@@ -155,21 +159,25 @@ def judged_columns(run: RunData, warmup: int | None) -> tuple[Integers, int]:
     is_over = not run.running and all(run.ended)
     if not is_over and len(columns) and columns[-1] == len(run.steps) - 1:
         columns = columns[:-1]
-    own = warmup_of(run.step_ns[:, columns]) if warmup is None else min(warmup, len(columns))
+    if warmup is None:
+        own = warmup_of(run.step_ns[:, columns])
+    else:
+        own = min(-(-warmup // run.width), len(columns))
     return columns[own:], own
 
 
 def _judged_columns(
     run: RunData, warmup: int | None, within: tuple[int, int] | None, verdict: Verdict
 ) -> Integers:
-    columns, verdict.warmup = judged_columns(run, warmup)
+    columns, own = judged_columns(run, warmup)
+    verdict.warmup = own * run.width
     if within is not None:
         steps = run.steps[columns]
         columns = columns[(steps >= within[0]) & (steps < within[1])]
-    verdict.judged_steps = len(columns)
+    verdict.judged_steps = len(columns) * run.width
     if len(columns):
         verdict.first_step = int(run.steps[columns[0]])
-        verdict.last_step = int(run.steps[columns[-1]])
+        verdict.last_step = int(run.steps[columns[-1]]) + run.width - 1
         judged = run.step_ns[:, columns]
         verdict.step_ns = float(judged.mean())
         timed = run.totals.sum(2)[:, columns]
@@ -331,6 +339,13 @@ def _finding(run: RunData, work: Work, loss: Loss, stage: str | None, columns: I
         since_step=since,
         detail=detail,
     )
+
+
+def _count_in_steps(one: Finding, width: int) -> None:
+    """What is counted in columns, each the mean of so many steps."""
+    if width > 1:
+        for name in one.detail.keys() & {"hiccups", "every", "steps", "each_ns"}:
+            one.detail[name] *= width
 
 
 def _join(findings: dict[tuple[object, ...], Finding], one: Finding, *, adds: bool) -> None:

@@ -107,6 +107,9 @@ class RunData:
     ready: when the buckets of DDP were ready inside backward, None if it was not recorded.
     recorded: the ranks that recorded where they meet, for a replay. processes: by rank. gone: ranks
         that the last attempt has no more; they are in no array. run_file: what `run.json` says.
+    width: of how many steps a column has the means; `steps` has the first of each then. longest_ns:
+        the longest step of each column, an array rank × step; None where a column is one step.
+        single_from: the first step that the CSVs have by itself.
     """
 
     ranks: npt.NDArray[np.int64]
@@ -143,6 +146,9 @@ class RunData:
     processes: Mapping[int, Process] = field(default_factory=dict)
     gone: Sequence[int] = ()
     run_file: Mapping[str, Any] = field(default_factory=dict)
+    width: int = 1
+    longest_ns: Matrix | None = None
+    single_from: int | None = None
 
     def __repr__(self) -> str:
         return (

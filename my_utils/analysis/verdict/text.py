@@ -18,6 +18,7 @@ from .next_steps import (
     next_command,
     page_path,
     steps_with_a_slow_one,
+    timeline_command,
 )
 
 if TYPE_CHECKING:
@@ -206,6 +207,17 @@ def _foot(verdict: Verdict) -> Iterator[str]:
             f"judged: {verdict.judged_ranks} of {count_text(verdict.world_size, 'rank')}, "
             f"steps {verdict.first_step}:{last}{_of_attempts(verdict)}{left_out}"
         )
+    if verdict.window_steps > 1:
+        yield _of_windows(verdict)
+
+
+def _of_windows(verdict: Verdict) -> str:
+    text = f"in windows of {verdict.window_steps:,} steps"
+    if verdict.single_from is None:
+        return text
+    return (
+        f"{text}; single steps from step {verdict.single_from:,} on: --steps {verdict.single_from}:"
+    )
 
 
 def _of_attempts(verdict: Verdict) -> str:
@@ -551,6 +563,8 @@ def next_step(verdict: Verdict) -> str | None:
 
 def _command(one: Finding, verdict: Verdict) -> str:
     named = one.ranks if len(one.ranks) < verdict.judged_ranks else ()
+    if verdict.single_from is not None and (one.since_step or 0) < verdict.single_from:
+        return timeline_command(verdict.paths)  # other commands read the rows of single steps
     return next_command(
         one.kind, paths=verdict.paths, ranks=named, running=verdict.running,
         command=verdict.command,

@@ -1,0 +1,247 @@
+"""The whole run, from windows of steps, where the CSVs have only its newest steps.
+
+A window becomes a column of the arrays of a run, with the mean of its steps, so that nothing above
+knows where a step's time came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...core.run_files.lost_rows import LOST_ROW
+from ...core.run_files.row_metadata import whole_number
+from ...core.run_files.run_metadata import Note, read_run_metadata
+from ...trace.inputs import CSV_NAME, FileSet, Part
+from .rank_cells import ATTEMPT, Attempt, RankCells, RankCounters
+from .rank_files import HEAD_BYTES, Columns, RankMetadata, RankStages, read_rank
+from .readers import read_side_by_side
+from .run_data import Integers, Matrix
+from .window_files import WIDTHS, RankWindows, read_windows
+
+CELLS_MAX = 30_000_000  # ranks × columns × stages
+STEP_COLUMNS = ("window_step_ns", "window_begin_ns", "window_longest_ns")  # passed as counters
+
+
+class WholeRun(NamedTuple):
+    """width: steps of a column. ranks: with cells of windows. problems: a sentence each."""
+
+    width: int
+    ranks: list[RankCells]
+    problems: list[str]
+
+
+def read_whole_run(file_sets: Sequence[FileSet]) -> WholeRun | None:
+    """None where the CSVs have all steps, or where some rank has no windows."""
+    width = _width_of(file_sets) if file_sets and _reaches_further(file_sets[0]) else None
+    if width is None:
+        return None
+    ranks: list[RankCells] = []
+    problems: list[str] = []
+    for one in read_side_by_side(file_sets, lambda file_set: _read(file_set, width)):
+        if one is None:
+            return None
+        ranks.append(one)
+        problems += [f"rank {one.metadata.rank}: {error}" for error in one.metadata.errors]
+    return WholeRun(width, ranks, problems)
+
+
+def _reaches_further(file_set: FileSet) -> bool:
+    """Whether there are windows of steps before those in the CSV. All ranks are alike in that."""
+    found = read_windows(file_set, WIDTHS[0])
+    if found is None:
+        return False
+    first = found.windows[int(found.windows["begin_ns"].argmin())]
+    begins = _head_of(file_set).stages["begin_ns"]
+    step_ns = int(first["sum_ns"]) // int(first["steps"])
+    return len(begins) == 0 or int(begins.min()) > int(first["begin_ns"]) + step_ns
+
+
+def _width_of(file_sets: Sequence[FileSet]) -> int | None:
+    """The finest windows that reach back as far as the coarsest, of all ranks not too many."""
+    found: int | None = None
+    first_step: int | None = None
+    for width in reversed(WIDTHS):
+        windows = read_windows(file_sets[0], width)
+        if windows is None:
+            continue
+        columns = np.unique(windows.windows["first_step"] // width)
+        cells = len(file_sets) * len(columns) * max(len(windows.paths), 1)
+        begins = int(windows.windows["first_step"].min())
+        if first_step is not None and (begins > first_step or cells > CELLS_MAX):
+            break
+        first_step = begins if found is None else first_step
+        found = width
+    return found
+
+
+def _read(file_set: FileSet, width: int) -> RankCells | None:
+    windows = read_windows(file_set, width)
+    if windows is None:
+        return None
+    notes = _notes(file_set)
+    windows = _without_repeated(windows)
+    columns = _columns(windows, width)
+    return RankCells(
+        _metadata(file_set, notes, windows), windows.paths, windows.parents,
+        _cells(windows, columns), _steps(columns), notes, windows.is_automatic,
+        _attempts(windows), _begins_anew(windows, columns),
+    )  # fmt: skip
+
+
+def _notes(file_set: FileSet) -> list[Note]:
+    """What the processes say of themselves, in the newest file of each folder."""
+    paths: dict[str, None] = {}
+    for part in file_set.parts:
+        match = CSV_NAME.match(part.path.name) if part.path is not None else None
+        if part.path is not None and match is not None and not match[3]:
+            paths[str(part.path)] = None
+    return [note for path in paths for note in read_run_metadata(path).notes]
+
+
+def _metadata(file_set: FileSet, notes: Sequence[Note], windows: RankWindows) -> RankMetadata:
+    found = RankMetadata(file_set.rank, errors=windows.errors)
+    for note in notes:
+        if note.name == "my_utils.process":
+            found.host = note.pairs.get("host", found.host)
+            found.label = note.pairs.get("label", found.label)
+            found.world_size = whole_number(note.pairs.get("world_size")) or found.world_size
+        elif note.name == LOST_ROW:
+            found.dropped += whole_number(note.pairs.get("count")) or 0
+    rows = windows.windows
+    found.attempts = int(rows["attempt"].max())
+    found.begin_ns = int(rows["begin_ns"].min())
+    found.end_ns = int(_ends(windows).max())
+    return found
+
+
+def _ends(windows: RankWindows) -> Integers:
+    rows = windows.windows
+    ends: Integers = rows["begin_ns"] + rows["sum_ns"].astype(np.int64)
+    return ends
+
+
+def _attempts(windows: RankWindows) -> dict[int, Attempt]:
+    rows, ends = windows.windows, _ends(windows)
+    return {
+        int(attempt): Attempt(
+            int(rows["first_step"][those].min()), int(rows["last_step"][those].max()),
+            int(rows["begin_ns"][those].min()), int(ends[those].max()),
+        )
+        for attempt in np.unique(rows["attempt"])
+        for those in (rows["attempt"] == attempt,)
+    }  # fmt: skip
+
+
+def _without_repeated(windows: RankWindows) -> RankWindows:
+    """Where a script counts the steps, those that a later attempt did again count from that one."""
+    rows = windows.windows
+    attempts = np.unique(rows["attempt"])
+    if windows.is_automatic or len(attempts) < 2:
+        return windows
+    kept = np.ones(len(rows), bool)
+    for attempt in attempts[1:]:
+        first = rows["first_step"][rows["attempt"] == attempt].min()
+        kept &= ~((rows["attempt"] < attempt) & (rows["first_step"] >= first))
+    places = np.cumsum(kept) - 1
+    windows.cells = windows.cells[kept[windows.cells["window"]]]
+    windows.cells["window"] = places[windows.cells["window"]]
+    windows.windows = rows[kept]
+    return windows
+
+
+class _Columns(NamedTuple):
+    """at: of each window its column. steps: the first of each column, as `RankCells` numbers them.
+    counts: of their steps. begin_ns: of a step, in the mean, since origin_ns."""
+
+    at: Integers
+    steps: Integers
+    counts: Matrix
+    step_ns: Matrix
+    begin_ns: Matrix
+    longest_ns: Matrix
+    origin_ns: int
+
+
+def _columns(windows: RankWindows, width: int) -> _Columns:
+    rows = windows.windows
+    keys = rows["first_step"] // width * width
+    if windows.is_automatic:
+        keys = keys + rows["attempt"].astype(np.int64) * ATTEMPT
+    known, at = np.unique(keys, return_inverse=True)
+    count = len(known)
+    counts: Matrix = np.bincount(at, rows["steps"], count).astype(np.float64)
+    origin = int(rows["begin_ns"].min())
+    begins = (rows["begin_ns"] - origin + rows["mean_begin_ns"]).astype(np.float64)
+    longest = np.zeros(count)
+    np.maximum.at(longest, at, rows["max_ns"].astype(np.float64))
+    return _Columns(
+        at, known, counts, np.bincount(at, rows["sum_ns"], count) / counts,
+        np.bincount(at, begins * rows["steps"], count) / counts, longest, origin,
+    )  # fmt: skip
+
+
+def _steps(columns: _Columns) -> RankCounters:
+    values = np.stack([columns.step_ns, columns.begin_ns, columns.longest_ns])
+    return RankCounters(list(STEP_COLUMNS), columns.steps, values)
+
+
+def _begins_anew(windows: RankWindows, columns: _Columns) -> Integers:
+    attempts = np.zeros(len(columns.steps), np.int64)
+    np.maximum.at(attempts, columns.at, windows.windows["attempt"].astype(np.int64))
+    found: Integers = columns.steps[1:][attempts[1:] != attempts[:-1]]
+    return found
+
+
+def _cells(windows: RankWindows, columns: _Columns) -> Columns:
+    """As `reduce.cells_of` has them, a column for a step."""
+    rows, cells = windows.windows, windows.cells
+    paths = len(windows.paths)
+    places, of_cell = np.unique(
+        columns.at[cells["window"]] * paths + cells["path"].astype(np.int64), return_inverse=True
+    )
+    column = places // paths
+    mean_step = rows["sum_ns"][cells["window"]] / rows["steps"][cells["window"]]
+
+    def mean_of(share: Matrix) -> Matrix:
+        """ns since the begin of a step."""
+        ran = np.bincount(of_cell, cells["count"], len(places))
+        whole = np.bincount(of_cell, share * mean_step * cells["count"], len(places))
+        mean: Matrix = whole / ran
+        return mean
+
+    first = columns.begin_ns[column] + mean_of(cells["begin"])
+    last = columns.begin_ns[column] + mean_of(cells["end"])
+    self_ns = np.bincount(of_cell, cells["sum_ns"], len(places)) / columns.counts[column]
+    return {
+        "step": columns.steps[column],
+        "path": (places % paths).astype(np.uint32),
+        "self_ns": self_ns.astype(np.int64),
+        "begin_ns": columns.origin_ns + first.astype(np.int64),
+        "last_begin_ns": columns.origin_ns + first.astype(np.int64),
+        "end_ns": columns.origin_ns + last.astype(np.int64),
+    }
+
+
+def first_single_step(file_set: FileSet, rank: RankCells) -> int | None:
+    """The first step that is in the CSV itself, numbered as the run is. rank: that of the files,
+    numbered through."""
+    stages = _head_of(file_set).stages
+    known = stages["step"] >= 0
+    if not known.any():
+        return None
+    steps = stages["step"][known] + np.array(
+        [rank.shifts.get(int(one), 0) for one in stages["attempt"][known]], np.int64
+    )
+    return int(steps.min())
+
+
+def _head_of(file_set: FileSet) -> RankStages:
+    """Of the oldest rows that there are."""
+    head = FileSet(file_set.rank, file_set.worker)
+    for part in file_set.parts[:1]:
+        limited = Part(part.name, part.path, HEAD_BYTES, part.rows, part.is_found, part.file)
+        head.parts.append(limited if part.size() > HEAD_BYTES else part)
+    return read_rank(head)
