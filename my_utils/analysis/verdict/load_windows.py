@@ -21,7 +21,8 @@ from .readers import read_side_by_side
 from .run_data import Integers, Matrix
 from .window_files import WIDTHS, RankWindows, read_windows
 
-CELLS_MAX = 30_000_000  # ranks × columns × stages
+CELLS_MAX = 13_000_000  # ranks × columns × stages
+COLUMNS_MIN = 95  # that windows are not joined below: fewer have no timeline
 STEP_COLUMNS = ("window_step_ns", "window_begin_ns", "window_longest_ns")  # passed as counters
 
 
@@ -35,17 +36,26 @@ class WholeRun(NamedTuple):
 
 def read_whole_run(file_sets: Sequence[FileSet]) -> WholeRun | None:
     """None where the CSVs have all steps, or where some rank has no windows."""
-    width = _width_of(file_sets) if file_sets and _reaches_further(file_sets[0]) else None
-    if width is None:
-        return None
+    shape = _shape_of(file_sets) if file_sets and _reaches_further(file_sets[0]) else None
+    for of_files in WIDTHS if shape is not None else ():
+        if shape is not None and of_files >= shape.of_files:
+            width = max(shape.width, of_files)
+            found = _read_all(file_sets, _Shape(of_files, width))
+            if found is not None:
+                return found
+    return None
+
+
+def _read_all(file_sets: Sequence[FileSet], shape: _Shape) -> WholeRun | None:
+    """None where a rank has no windows of that width."""
     ranks: list[RankCells] = []
     problems: list[str] = []
-    for one in read_side_by_side(file_sets, lambda file_set: _read(file_set, width)):
+    for one in read_side_by_side(file_sets, lambda file_set: _read(file_set, shape)):
         if one is None:
             return None
         ranks.append(one)
         problems += [f"rank {one.metadata.rank}: {error}" for error in one.metadata.errors]
-    return WholeRun(width, ranks, problems)
+    return WholeRun(shape.width, ranks, problems)
 
 
 def _reaches_further(file_set: FileSet) -> bool:
@@ -59,31 +69,40 @@ def _reaches_further(file_set: FileSet) -> bool:
     return len(begins) == 0 or int(begins.min()) > int(first["begin_ns"]) + step_ns
 
 
-def _width_of(file_sets: Sequence[FileSet]) -> int | None:
-    """The finest windows that reach back as far as the coarsest, of all ranks not too many."""
-    found: int | None = None
+class _Shape(NamedTuple):
+    """of_files: the width of the windows that are read, one of WIDTHS. width: that of columns."""
+
+    of_files: int
+    width: int
+
+
+def _shape_of(file_sets: Sequence[FileSet]) -> _Shape | None:
+    """The finest windows that reach back as far as the coarsest, of all ranks not too many; of the
+    coarsest several in a column where they are."""
+    found: _Shape | None = None
     first_step: int | None = None
-    for width in reversed(WIDTHS):
-        windows = read_windows(file_sets[0], width)
+    for of_files in reversed(WIDTHS):
+        windows = read_windows(file_sets[0], of_files)
         if windows is None:
             continue
-        columns = np.unique(windows.windows["first_step"] // width)
-        cells = len(file_sets) * len(columns) * max(len(windows.paths), 1)
+        columns = len(np.unique(windows.windows["first_step"] // of_files))
+        cells = len(file_sets) * columns * len(windows.paths)
         begins = int(windows.windows["first_step"].min())
         if first_step is not None and (begins > first_step or cells > CELLS_MAX):
             break
         first_step = begins if found is None else first_step
-        found = width
+        together = min(-(-cells // CELLS_MAX), max(columns // COLUMNS_MIN, 1))
+        found = _Shape(of_files, of_files * together)
     return found
 
 
-def _read(file_set: FileSet, width: int) -> RankCells | None:
-    windows = read_windows(file_set, width)
+def _read(file_set: FileSet, shape: _Shape) -> RankCells | None:
+    windows = read_windows(file_set, shape.of_files)
     if windows is None:
         return None
     notes = _notes(file_set)
     windows = _without_repeated(windows)
-    columns = _columns(windows, width)
+    columns = _columns(windows, shape.width)
     return RankCells(
         _metadata(file_set, notes, windows), windows.paths, windows.parents,
         _cells(windows, columns), _steps(columns), notes, windows.is_automatic,
@@ -214,13 +233,14 @@ def _cells(windows: RankWindows, columns: _Columns) -> Columns:
 
     first = columns.begin_ns[column] + mean_of(cells["begin"])
     last = columns.begin_ns[column] + mean_of(cells["end"])
+    begin_ns = columns.origin_ns + first.astype(np.int64)
     self_ns = np.bincount(of_cell, cells["sum_ns"], len(places)) / columns.counts[column]
     return {
         "step": columns.steps[column],
         "path": (places % paths).astype(np.uint32),
         "self_ns": self_ns.astype(np.int64),
-        "begin_ns": columns.origin_ns + first.astype(np.int64),
-        "last_begin_ns": columns.origin_ns + first.astype(np.int64),
+        "begin_ns": begin_ns,
+        "last_begin_ns": begin_ns,
         "end_ns": columns.origin_ns + last.astype(np.int64),
     }
 
