@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "journal/rows.h"
+#include "journal/strings.h"
 #include "timing/window_block.h"
 
 enum { MU_WINDOW_LEVELS = 3, MU_WINDOW_BACKWARD_MAX = 1000 };

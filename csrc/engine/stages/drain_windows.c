@@ -27,8 +27,11 @@ void mu_drain_windows_begin(struct mu_recorder *recorder, uint32_t attempt) {
                           recorder->config.windows_bytes);
 }
 
+/* Where rows of the CSV are lost, too, that says it. */
 static void report_failures(struct mu_recorder *recorder) {
-    atomic_store(&recorder->troubles.failed_windows, recorder->window_files.failed);
+    if (atomic_load(&recorder->troubles.failed_writes) == 0) {
+        atomic_store(&recorder->troubles.failed_windows, recorder->window_files.failed);
+    }
 }
 
 void mu_drain_windows_end(struct mu_recorder *recorder) {
