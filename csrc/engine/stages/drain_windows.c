@@ -50,6 +50,7 @@ void mu_drain_windows_end_track(struct mu_recorder *recorder, uint32_t index) {
     report_failures(recorder);
     mu_step_windows_free(windows->tracks[index]);
     windows->tracks[index] = NULL;
+    recorder->drain->views[index].windows = NULL;
     windows->live--;
 }
 
