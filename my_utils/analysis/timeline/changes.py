@@ -48,17 +48,10 @@ def changes_of(works: Sequence[Work]) -> tuple[list[Change], list[Drift]]:
 
 
 def step_times(works: Sequence[Work]) -> Series:
-    """Of each step what it takes, the mean of all groups: the work of the rank that all wait for,
-    and the meetings. What comes after the last meeting of a step counts in the next one."""
-    found: Series = np.mean([_step_times(work) for work in works], axis=0)
+    """Of each step what it takes, the mean of all groups."""
+    times = [work.step_times(work.own.sum(2), work.bases()) for work in works]
+    found: Series = np.mean(times, axis=0)
     return found
-
-
-def _step_times(work: Work) -> Series:
-    own = work.own.sum(2)
-    longest = work.critical(own) if work.meets else np.median(own, 0)
-    whole: Series = longest + work.bases().sum(1)
-    return whole
 
 
 def _changes(series: Series, least: float, beside: int = 1) -> list[Change]:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from .change_points import largest_rise
 from .loss import LEAST_SHARE, Loss, Remaining
-from .quantiles import median
 from .run_data import Matrix
 from .work import Work
 
@@ -42,7 +41,7 @@ class _Rise:
 
 def slower_over_time(groups: Sequence[Group]) -> tuple[Loss, str | None] | None:
     """The loss and the name of its stage. What it costs is taken off what is left of the groups."""
-    whole = np.mean([_whole(work, left) for work, left in groups], axis=0)
+    whole = np.mean([work.step_times(left.own(), left.bases) for work, left in groups], axis=0)
     step_ns = float(np.mean([work.step_ns for work, _ in groups]))
     rise = _rise_of(whole)
     if rise is None or float(rise.above_ns.mean()) < LEAST_SHARE * step_ns:
@@ -58,13 +57,6 @@ def slower_over_time(groups: Sequence[Group]) -> tuple[Loss, str | None] | None:
     loss.detail = {"before_ns": first, "after_ns": last, "stage_share": share}
     _take_off(groups, rise, rises if is_explained else _means(groups))
     return loss, stage if share >= NAMED_SHARE else None
-
-
-def _whole(work: Work, left: Remaining) -> Series:
-    own = left.own()
-    longest = work.critical(own) if work.meets else median(own, 0)
-    whole: Series = longest + left.bases.sum(1)
-    return whole
 
 
 def _rise_of(series: Series) -> _Rise | None:

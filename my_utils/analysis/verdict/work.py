@@ -92,6 +92,14 @@ class Work:
         slowest: Matrix = own_ns[own_ns.mean(1).argmax()]
         return slowest
 
+    def step_times(self, own_ns: Matrix, bases_ns: Matrix) -> Matrix:
+        """Of each step what it takes: the work of the rank that all wait for, or the median of
+        ranks that do not meet, and the meetings. own_ns: rank × step; bases_ns: step × meeting.
+        What comes after the last meeting of a step counts in the next one."""
+        longest = self.critical(own_ns) if self.meets else median(own_ns, 0)
+        whole: Matrix = longest + bases_ns.sum(1)
+        return whole
+
     def saved(self, before: Matrix, after: Matrix) -> Matrix:
         """How much shorter each step is, if ranks take `after` instead of `before`."""
         if self.meets:
