@@ -73,7 +73,7 @@ OTHERS = {
     "ASYNC_END", "ASYNC_START", "COUNTER", "CRITICAL", "DEBUG", "DIR", "ERROR",
     "EXAMPLE_SWITCH", "FLOW_END", "FLOW_START", "INFO", "INSTANT", "JSON", "LIST", "LOGGER",
     "LOG_DIR", "MU_HAVE_NVTX", "NOT_SET", "OK", "RANKS", "SC_CLK_TCK", "SC_PAGE_SIZE", "SECONDS",
-    "SPREAD", "UNKNOWN", "WARNING",
+    "SPREAD", "STEPS", "UNKNOWN", "WARNING",
 }  # fmt: skip
 
 
@@ -126,5 +126,5 @@ def test_the_page_lists_every_variable() -> None:
 
 
 def test_the_page_lists_nothing_else() -> None:
-    tests = {"BEFORE", "CI", "FAMILY", "MY_UTILS_FUZZ_ROUNDS"}
+    tests = {"BEFORE", "CI", "FAMILY", "MY_UTILS_FREE_THREADED", "MY_UTILS_FUZZ_ROUNDS"}
     assert listed() - tests == read_by_the_package() | read_by_the_build()
