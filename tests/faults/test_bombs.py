@@ -14,11 +14,7 @@ from .bombs import READERS, bombs_of
 pytest.importorskip("torch", reason="torch is not installed")
 
 MEMORY_MAX = 2 << 30  # bytes, with torch
-QUICK = {
-    *["why trace", "why packed trace", "why database", "why Parquet"],
-    *["live --flight-recorder pickle", "live --flight-recorder JSON"],
-    *["why profile_rank_0.csv", "trace rank_0.7.7.journal", "live rank_0.heartbeat.json"],
-}
+QUICK = {"why trace", "why database", "why profile_rank_0.csv", "trace rank_0.7.7.journal"}
 
 
 @pytest.mark.slow

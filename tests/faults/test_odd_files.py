@@ -53,11 +53,14 @@ def write_run(run_python: RunPython, folder: Path) -> None:
     write_run_file(folder, {"command": ["train.py"], "world_size": 3})
 
 
+LONG = ("live", "diff", "report {} -o")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(name, marks=pytest.mark.thorough) if name.startswith("live") else name
+        pytest.param(name, marks=pytest.mark.thorough) if name.startswith(LONG) else name
         for name in COMMANDS
     ],
 )

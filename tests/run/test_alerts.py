@@ -104,6 +104,7 @@ def test_a_slow_rank_and_its_death(inbox: Inbox, tmp_path: Path) -> None:
             assert secret not in str(message)
 
 
+@pytest.mark.thorough
 def test_a_hang_that_ends(inbox: Inbox, tmp_path: Path) -> None:
     run = Run(tmp_path, inbox.address, MY_UTILS_RUN_HUNG="5")
     wait_until((tmp_path / "alice/train-7/profile_rank_1.csv").exists, START_S)
@@ -119,6 +120,7 @@ def test_a_hang_that_ends(inbox: Inbox, tmp_path: Path) -> None:
     assert ("hang", "ended", [1]) in inbox.events()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["a dead port", "one that never answers"])
 def test_a_receiver_that_fails_costs_one_warning(name: str, inbox: Inbox, tmp_path: Path) -> None:
     inbox.answers.clear()

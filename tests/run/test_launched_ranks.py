@@ -314,7 +314,10 @@ ENDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    "end",
+    [end if end in ("os._exit", "SIGKILL") else pytest.param(end, marks=THOROUGH) for end in ENDS],
+)
 def test_the_end_is_said_whatever_it_is(end: str, tmp_path: Path) -> None:
     statement, status = ENDS[end]
     (tmp_path / "train.py").write_text(TRAINING + f"for _ in range(12): step()\n{statement}\n")

@@ -225,7 +225,7 @@ def check_one_identity(hosts: list[Host], world_size: int, statuses: set[int]) -
     [
         ("static", "ddp", 1, None),
         ("static", "alone", 2, "none"),  # no process group: they meet in the launcher's store
-        ("c10d", "ddp", 2, "job7"),
+        pytest.param("c10d", "ddp", 2, "job7", marks=pytest.mark.thorough),
     ],
 )
 def test_hosts_without_a_shared_folder(
@@ -249,8 +249,8 @@ def test_hosts_with_a_shared_folder_of_which_one_fails(tmp_path: Path) -> None:
     ("kind", "case", "restarts"),
     [
         ("static", "ddp", 0),
-        ("c10d", "ddp", 0),
-        ("static", "restarts", 1),
+        pytest.param("c10d", "ddp", 0, marks=pytest.mark.thorough),
+        pytest.param("static", "restarts", 1, marks=pytest.mark.thorough),
         pytest.param("c10d", "restarts", 1, marks=pytest.mark.thorough),
     ],
 )

@@ -21,7 +21,8 @@ LATER = ("input", "forward", "loss", "backward", "optimizer")
     [
         ("hf_trainer", "transformers", 2, 1),
         pytest.param("accelerated", "accelerate", 2, 1, marks=pytest.mark.thorough),
-        ("lightning_fit", "lightning", 1, 2),  # the module's own call is never seen
+        # The module's own call is never seen.
+        pytest.param("lightning_fit", "lightning", 1, 2, marks=pytest.mark.thorough),
     ],
 )
 def test_each_iteration_has_its_stages(
@@ -69,7 +70,7 @@ def test_input_and_checkpoints_of_others_are_stages(script: str, loaders: Path) 
     assert truth == bare
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_batches_of_ray_data_are_stages(tmp_path: Path) -> None:
     pytest.importorskip("ray.data", reason="needs Ray Data")
     run("truth", tmp_path, "ray_data.py")

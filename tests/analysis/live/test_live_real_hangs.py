@@ -42,9 +42,11 @@ def check(jobs: Jobs, seeds: Iterable[int], folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 5, 10, 1028])
+@pytest.mark.parametrize(
+    "seed", [5, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 10, 1028))]
+)
 def test_one_of_a_kind(seed: int, jobs: Jobs, tmp_path: Path) -> None:
-    """Asleep in a stage, a skipped send, two calls that are swapped, and asleep while the others
+    """A skipped send, asleep in a stage, two calls that are swapped, and asleep while the others
     wait in torch's store."""
     check(jobs, [seed], tmp_path)
 

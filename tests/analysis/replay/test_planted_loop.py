@@ -104,7 +104,7 @@ def fails_of(run_python: RunPython, tmp_path: Path, cases: Sequence[Case]) -> li
     return fails
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_traces_name_the_rank_that_pauses(run_python: RunPython, tmp_path: Path) -> None:
     cases = [case for case in EVEN if case[0] in IN_SLOW]
     fails = fails_of(run_python, tmp_path, [*cases, ("in forward", 300, 0, 1)])

@@ -22,14 +22,14 @@ def thorough(*values: object) -> object:
 
 # layout, ranks, the slow one, the stage it is slow in, what a step would take less without it (ms)
 LAYOUTS = (
-    ("tensor parallel", 2, 0, "input", 28.0),
+    thorough("tensor parallel", 2, 0, "input", 28.0),
     ("all_reduce in forward", 2, 1, "input", 28.0),
     thorough("fully sharded, tensor parallel", 4, 3, "forward", 80.0),
     thorough("pipeline", 4, 1, "forward", 160.0),
     thorough("experts", 4, 1, "forward", 40.0),
 )
 # Ranks that meet under DDP alone: by the rules.
-UNDER_DDP = (thorough("no_sync"), "gradient accumulation", thorough("uneven"), "Join")
+UNDER_DDP = (thorough("no_sync"), "gradient accumulation", thorough("uneven"), thorough("Join"))
 WITHIN = 0.35  # the machine is shared, and the ranks are more than its processors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -203,7 +203,7 @@ def test_a_stopped_one_goes_on(crew: Crew, at: dict[str, Any]) -> None:
     assert crew.results(EIGHT) == {"passed"}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_one_that_was_stopped_for_too_long_is_told(crew: Crew, at: dict[str, Any]) -> None:
     others = [0, 1, 2, 3, 5, 6]
     crew.come(others, restart_s=8, **at)
@@ -331,7 +331,7 @@ def test_what_another_program_wrote_there(at: dict[str, Any], value: str) -> Non
 # --- many ---
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_more_ranks_than_call_the_roll_each(server: EtcdServer, crew: Crew) -> None:
     """Rank 0 comes before all others, so that these know of its life by what it writes later."""
     at: dict[str, Any] = {

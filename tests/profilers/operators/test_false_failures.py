@@ -162,7 +162,7 @@ def check_spoilt(chosen: list[Any]) -> None:
     assert counts["found"] >= FOUND_LEAST * counts.total() > 0, counts
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_what_failed_once_agrees() -> None:
     chosen = [op for op in op_db if op.name in ONCE]
