@@ -143,8 +143,9 @@ def test_a_slowdown_before_the_first_kept_row_is_named_with_its_step(
     assert first_row > 12_000
     assert (verdict["window_steps"], verdict["single_from"]) == (100, first_row)
     slow = next(one for one in verdict["timeline"]["parts"] if one["longer"] > 1)
-    assert abs(slow["first_step"] - 6_000) <= 200
-    assert abs(slow["last_step"] - 11_999) <= 200
+    # A step takes 0.1 ms: what a neighbour does moves an edge by some windows.
+    assert abs(slow["first_step"] - 6_000) <= 500
+    assert abs(slow["last_step"] - 11_999) <= 500
     assert slow["stage"].startswith("forward")
     assert any(f"single steps from step {first_row:,} on" in line for line in verdict["text"])
     assert verdict["next"] == "my_utils why logs --timeline"
