@@ -96,6 +96,35 @@ def read_journal_of_the_dead(folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: _core.read_journal(journal)
 
 
+STEPS = """
+import sys
+from my_utils import GlobalLogger, MyTimer
+GlobalLogger().setup(sys.argv[1], console=False)
+timer = MyTimer()
+for step in range(250):
+    timer.set_step(step)
+    timer.start("forward")
+    timer.stop("forward")
+    timer.step()
+"""
+
+
+@case("read_windows", repeat=200)
+def read_windows_of_a_run(folder: Path) -> Iterator[Callable[[], object]]:
+    subprocess.run([sys.executable, "-c", STEPS, str(folder)], check=True)
+    whole = folder / "rank_0.100.windows"
+    torn = folder / "torn.windows"
+    torn.write_bytes(whole.read_bytes()[:-30])
+    files = [(str(whole), 0), (str(torn), 0), (str(whole), 300), (str(folder / "missing"), 0)]
+
+    def action() -> None:
+        assert len(_core.read_windows(files)["windows"]) > 0
+        with contextlib.suppress(TypeError):
+            _core.read_windows([(str(whole), "all")])  # type: ignore[list-item]
+
+    yield action
+
+
 @case("give_back_memory", repeat=100)
 def give_memory_back(folder: Path) -> Iterator[Callable[[], object]]:
     yield _core.give_back_memory
