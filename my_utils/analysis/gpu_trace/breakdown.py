@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..replay.operations import Flags, Ints
+from ..replay.spans import Spans
 from .events import (
     COLLECTIVE,
     COPY,
@@ -121,13 +122,8 @@ def _breakdown(path: str, number: int, events: DeviceEvents, trace: Trace) -> Br
 
 
 def _union_ns(events: DeviceEvents, rows: Flags) -> int:
-    """How long at least one of these ran. The events are in the order of their begins."""
-    begin, end = events.begin[rows], events.end[rows]
-    if not len(begin):
-        return 0
-    done = np.maximum.accumulate(end)
-    since = np.maximum(begin, np.r_[begin[0], done[:-1]])
-    return int(np.maximum(end - since, 0).sum())
+    """How long at least one of these ran."""
+    return Spans.union(events.begin[rows], events.end[rows]).total
 
 
 def _idle(events: DeviceEvents, host: HostEvents) -> dict[str, int]:
@@ -154,23 +150,7 @@ def _idle(events: DeviceEvents, host: HostEvents) -> dict[str, int]:
 
 def _covered_ns(host: HostEvents, rows: Flags, first: Ints, last: Ints) -> int:
     """How much of these spans, which do not overlap, the union of these slices of the host has."""
-    order = np.argsort(host.begin[rows], kind="stable")
-    begin, end = host.begin[rows][order], host.end[rows][order]
-    if not len(begin):
-        return 0
-    done = np.maximum.accumulate(end)
-    is_new = np.r_[True, begin[1:] > done[:-1]]
-    starts = begin[is_new]
-    ends = done[np.r_[np.flatnonzero(is_new)[1:] - 1, len(done) - 1]]
-    sums = np.r_[0, np.cumsum(ends - starts)]
-
-    def until(moments: Ints) -> Ints:
-        at = np.searchsorted(starts, moments, "right")
-        place = np.maximum(at - 1, 0)
-        beyond = np.maximum(ends[place] - np.maximum(moments, starts[place]), 0)
-        return np.where(at > 0, sums[at] - beyond, 0)
-
-    return int((until(last) - until(first)).sum())
+    return int(Spans.union(host.begin[rows], host.end[rows]).within(first, last).sum())
 
 
 def _launch_delays(events: DeviceEvents) -> tuple[int, int] | None:

@@ -26,6 +26,7 @@ from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.chrome_json import ChromeJson, TraceFileError, number_within
 from ..verdict.kinds import kind_of_stage
 from .operations import RECEIVE, SEND, TOGETHER, Flags, Ints
+from .spans import Spans
 
 STEP = "ProfilerStep#"
 END = "end of step"
@@ -411,31 +412,20 @@ class Idle:
         order = np.argsort(begins, kind="stable")
         next_begins, done = begins[order][1:], np.maximum.accumulate(ends[order])[:-1]
         gaps = next_begins > done
-        self._begins, self._ends = done[gaps], next_begins[gaps]
-        self._sums = np.cumsum(self._ends - self._begins)
+        self._gaps = Spans(done[gaps], next_begins[gaps])
         self.span_ns = max(int(ends.max() - begins.min()), 1)
-        self.share = float((self._ends - self._begins).sum()) / self.span_ns
+        self.share = self._gaps.total / self.span_ns
 
     def within(self, begins: Ints, ends: Ints) -> Ints:
         """How long it had nothing to do in each of these spans."""
-        return self._until(ends) - self._until(begins)
-
-    def _until(self, moments: Ints) -> Ints:
-        if not len(self._begins):
-            return np.zeros_like(moments)
-        at = np.searchsorted(self._begins, moments, "right") - 1
-        last = np.maximum(at, 0)
-        passed = self._sums[last] - np.maximum(self._ends[last] - moments, 0)
-        until: Ints = np.where(at >= 0, passed, 0)
-        return until
+        return self._gaps.within(begins, ends)
 
     def since(self, moments: Ints) -> Ints:
         """Since when it has had nothing to do at each moment; the moment where it works."""
-        if not len(self._begins):
+        begins, ends = self._gaps.begins, self._gaps.ends
+        if not len(begins):
             return moments
-        at = np.searchsorted(self._begins, moments, "right") - 1
+        at = np.searchsorted(begins, moments, "right") - 1
         last = np.maximum(at, 0)
-        since: Ints = np.where(
-            (at >= 0) & (moments <= self._ends[last]), self._begins[last], moments
-        )
+        since: Ints = np.where((at >= 0) & (moments <= ends[last]), begins[last], moments)
         return since
