@@ -60,10 +60,8 @@ class TraceDifference:
         """For a terminal: the sum, then the rows, the one with the largest difference first."""
         a, b = self.total
         of = "a step" if self.per_step else "in all"
-        head = (
-            f"B takes a device {time_text(b * 1e-6)} {of}, A {time_text(a * 1e-6)}: "
-            f"{percent_text(b / a - 1, sign=True)}"
-        )
+        change = f": {percent_text(b / a - 1, sign=True)}" if a else ""
+        head = f"B takes a device {time_text(b * 1e-6)} {of}, A {time_text(a * 1e-6)}{change}"
         unmarked = "" if self.per_step else "; a trace marks no steps"
         foot = f"{_traces(self.a)} and {_traces(self.b)}{unmarked}"
         return [head, f"  {'':<38} {'A':>10} {'B':>10} {'B - A':>10}", *self._table(), foot]

@@ -253,6 +253,14 @@ def test_two_traces(steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert rows["sum"] == (520 // of, 520 // of)
 
 
+def test_a_trace_that_takes_no_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of which nothing is a share."""
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"traceEvents": [device_event("flash_fwd", 5, 5)]}))
+    assert diff([str(path), str(path)]) == 0
+    assert "%" not in capsys.readouterr().out.splitlines()[0]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
