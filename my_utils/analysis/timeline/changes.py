@@ -35,11 +35,10 @@ class Drift:
     after_ns: float
 
 
-def changes_of(works: Sequence[Work]) -> tuple[list[Change], list[Drift]]:
+def changes_of(works: Sequence[Work], whole: Series) -> tuple[list[Change], list[Drift]]:
     """Of all groups of a run. The changes in their order, none nearer to another than steps can be
-    told apart; and where the run drifts."""
+    told apart; and where the run drifts. whole: what each step takes, as `step_times`."""
     least = LEAST_SHARE * max(work.step_ns for work in works)
-    whole = step_times(works)
     of_all = _apart(_changes(whole, least), len(whole))
     found, drifts = _without_drifts(whole, of_all, least)
     for work in works:

@@ -12,7 +12,7 @@ from ..verdict.kinds import UNTIMED
 from ..verdict.quantiles import spread_of
 from ..verdict.run_data import Integers, Matrix, RunData
 from ..verdict.work import Work
-from .changes import step_times
+from .levels import Series
 
 LONG = 0.5  # of a step, by which one must be longer
 SCATTERS = 8.0
@@ -41,9 +41,11 @@ class Period:
     share: float
 
 
-def periods_of(run: RunData, columns: Integers, works: Sequence[Work]) -> list[Period]:
-    """columns: the judged steps. works: of all groups, in these steps. The most costly first."""
-    step_ns = step_times(works)
+def periods_of(
+    run: RunData, columns: Integers, works: Sequence[Work], step_ns: Series
+) -> list[Period]:
+    """columns: the judged steps. works: of all groups, in these steps. step_ns: what each takes, as
+    `step_times`. The most costly first."""
     usual = float(np.median(step_ns))
     longer = step_ns - usual
     limit = max(LONG * usual, SCATTERS * float(spread_of(longer[None, :], 1)[0]))

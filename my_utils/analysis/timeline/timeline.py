@@ -14,7 +14,7 @@ from ..verdict.rules import judged_columns
 from ..verdict.run_data import Integers, RunData
 from ..verdict.sync import meetings_of
 from ..verdict.work import Work, over_others, work_of
-from .changes import LEAST_SHARE, Change, Drift, changes_of
+from .changes import LEAST_SHARE, Change, Drift, changes_of, step_times
 from .levels import PART_MIN, WINDOW_MIN
 from .periods import Period, periods_of
 
@@ -83,7 +83,8 @@ def timeline_of(run: RunData, judge: Judge, warmup: int | None = None) -> Timeli
         return Timeline()
     meetings = meetings_of(run, columns)
     works = [work_of(run, meetings, rows, columns) for rows in meetings.groups]
-    changes, drifts = changes_of(works)
+    whole = step_times(works)
+    changes, drifts = changes_of(works, whole)
     parts: list[Part] = []
     if changes or drifts:
         bounds = sorted({0, len(columns), *_edges(changes, drifts)})
@@ -92,7 +93,7 @@ def timeline_of(run: RunData, judge: Judge, warmup: int | None = None) -> Timeli
         _set_drifts(parts, bounds, drifts)
         parts = _joined(run, columns, works, parts, judge)
         _compare(run, columns, works, parts)
-    return Timeline(parts, periods_of(run, columns, works))
+    return Timeline(parts, periods_of(run, columns, works, whole))
 
 
 def _edges(changes: list[Change], drifts: list[Drift]) -> list[int]:
