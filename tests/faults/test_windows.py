@@ -12,24 +12,15 @@ import numpy as np
 import pytest
 
 from my_utils import _core
-from my_utils.analysis.verdict.window_files import WIDTHS, RankWindows, read_windows
-from my_utils.trace.inputs import Inputs
+from my_utils.analysis.verdict.window_files import WIDTHS
 
 from ..conftest import RunPython
+from ..support.windows import windows_in
 from .programs import run
 
 pytestmark = pytest.mark.no_torch
 
 KILLS = 12
-
-
-def _windows(logs: Path, width: int = 100) -> RankWindows:
-    inputs = Inputs(rank=None, recover=True)
-    inputs.add(str(logs))
-    (files,) = inputs.file_sets(None)
-    found = read_windows(files, width)
-    assert found is not None
-    return found
 
 
 def _record_for_ever(logs: Path, told: int) -> None:
@@ -67,7 +58,7 @@ def test_a_kill_leaves_whole_windows_one_after_the_other(tmp_path: Path, seed: i
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(reads)
-    found = _windows(logs)
+    found = windows_in(logs)
     attempts = found.windows["attempt"].tolist()
     assert sorted(set(attempts)) == list(range(1, KILLS + 1))
     assert attempts == sorted(attempts)

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from my_utils.analysis.verdict.load import load_run
-from my_utils.analysis.verdict.window_files import WIDTHS, RankWindows, read_windows
-from my_utils.trace.inputs import Inputs
+from my_utils.analysis.verdict.window_files import WIDTHS
 
 from ...conftest import RunPython
+from ...support.windows import windows_in
 
 pytestmark = pytest.mark.no_torch
 
@@ -58,15 +58,6 @@ def _loop(run_python: RunPython, lines: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _windows(logs: Path, width: int = 100) -> RankWindows:
-    inputs = Inputs(rank=None, recover=True)
-    inputs.add(str(logs))
-    (files,) = inputs.file_sets(None)
-    found = read_windows(files, width)
-    assert found is not None
-    return found
-
-
 def _rows(logs: Path) -> Iterator[dict[str, str]]:
     """Of stages."""
     for path in sorted(logs.glob("profile_rank_0*.csv")):
@@ -105,7 +96,7 @@ def test_windows_have_the_sums_of_the_rows(run_python: RunPython, tmp_path: Path
         if counts is None:
             assert not (logs / f"rank_0.{width}.windows").exists()
             continue
-        found = _windows(logs, width)
+        found = windows_in(logs, width)
         assert found.windows["steps"].tolist() == counts
         assert {found.paths[path] for path in np.unique(found.cells["path"])} == STAGES
         assert int(found.windows["steps"].sum()) == 1250
@@ -186,7 +177,7 @@ def test_attempts_follow_each_other(run_python: RunPython, tmp_path: Path) -> No
     setup = "GlobalLogger().setup('logs', console=False)\n"
     _loop(run_python, setup + "steps(450)")
     _loop(run_python, setup + "steps(300, first=400)")
-    found = _windows(tmp_path / "logs")
+    found = windows_in(tmp_path / "logs")
     spans = [(int(one["attempt"]), int(one["first_step"]), int(one["last_step"]))
              for one in found.windows]  # fmt: skip
     assert spans[3:7] == [(1, 300, 399), (1, 400, 449), (2, 400, 499), (2, 500, 599)]

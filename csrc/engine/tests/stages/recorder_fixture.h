@@ -107,6 +107,21 @@ static inline int count_of(const char *text, const char *part) {
     return count;
 }
 
+/* How often `part` is in all CSVs of a directory. */
+static inline int count_in_csvs(const char *directory, const char *part) {
+    int count = 0;
+    DIR *entries = opendir(directory);
+    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+        char path[MU_PATH_BYTES];
+        snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
+        char *text = strstr(path, ".csv") == NULL ? calloc(1, 1) : read_text(path);
+        count += count_of(text, part);
+        free(text);
+    }
+    closedir(entries);
+    return count;
+}
+
 static inline char *fixture_csv(const struct fixture *fixture) {
     return read_text(fixture->report.csv_path);
 }

@@ -727,20 +727,6 @@ static void move_to_and_fro(struct moving *moving, const char *other) {
     CHECK_INT(mu_recorder_close_with(moving->fixture.recorder, &gil, NULL), MU_OK);
 }
 
-static int ends_in(const char *directory) {
-    int ends = 0;
-    DIR *entries = opendir(directory);
-    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
-        char path[MU_PATH_BYTES];
-        snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
-        char *text = strstr(path, ".csv") == NULL ? calloc(1, 1) : read_text(path);
-        ends += count_of(text, "outer,END");
-        free(text);
-    }
-    closedir(entries);
-    return ends;
-}
-
 /* Files move, threads end and others ask where rows go, all at once: nothing is lost, and under
  * TSan nothing races. */
 static void test_threads_end_while_files_move(void) {
@@ -759,7 +745,8 @@ static void test_threads_end_while_files_move(void) {
     atomic_store(&moving.moved, true);
     pthread_join(reader, NULL);
     CHECK_INT(atomic_load(&moving.fixture.recorder->troubles.dropped_records), 0);
-    CHECK_INT(ends_in(moving.fixture.directory) + ends_in(other.directory),
+    CHECK_INT(count_in_csvs(moving.fixture.directory, "outer,END") +
+                  count_in_csvs(other.directory, "outer,END"),
               ENDING_THREADS * GENERATIONS * STAGES_OF_ONE);
     mu_timer_release(&moving.timer);
     fixture_remove(&other);
@@ -847,7 +834,8 @@ static void test_chunks_are_given_back_while_the_journal_moves(void) {
     }
     CHECK_INT(mu_recorder_close(retiring.fixture.recorder, NULL), MU_OK);
     CHECK_INT(atomic_load(&retiring.fixture.recorder->troubles.dropped_buffers), 0);
-    CHECK_INT(ends_in(retiring.fixture.directory) + ends_in(other.directory),
+    CHECK_INT(count_in_csvs(retiring.fixture.directory, "outer,END") +
+                  count_in_csvs(other.directory, "outer,END"),
               RETIRING_THREADS * RETIRING_MOVES);
     mu_timer_release(&retiring.timer);
     sem_destroy(&retiring.recorded);

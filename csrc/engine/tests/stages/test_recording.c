@@ -51,20 +51,6 @@ static void *record_until_moved(void *argument) {
     return NULL;
 }
 
-static int ends_in(const char *directory) {
-    int ends = 0;
-    DIR *entries = opendir(directory);
-    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
-        char path[MU_PATH_BYTES];
-        snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
-        char *text = strstr(path, ".csv") == NULL ? calloc(1, 1) : read_text(path);
-        ends += count_of(text, "stage,END");
-        free(text);
-    }
-    closedir(entries);
-    return ends;
-}
-
 /* Every fifth time the journal goes to memory. */
 static void move_to_and_fro(struct recording *recording, const char *other) {
     struct mu_output_config config = fixture_config(&recording->fixture);
@@ -104,7 +90,8 @@ static void check_nothing_is_lost(bool barrier_by_mover) {
     CHECK_INT(mu_recorder_close(recording.fixture.recorder, NULL), MU_OK);
     CHECK_INT(atomic_load(&recording.fixture.recorder->troubles.dropped_records), 0);
     CHECK_INT(atomic_load(&recording.fixture.recorder->troubles.lost_rows), 0);
-    CHECK_INT(ends_in(recording.fixture.directory) + ends_in(other.directory),
+    CHECK_INT(count_in_csvs(recording.fixture.directory, "stage,END") +
+                  count_in_csvs(other.directory, "stage,END"),
               atomic_load(&recording.stages));
     mu_timer_release(&recording.timer);
     fixture_remove(&other);
@@ -136,7 +123,7 @@ static int record_in_child(struct recording *recording) {
     fixture_open(&recording->fixture);
     record_one(&recording->timer);
     CHECK_INT(mu_recorder_close(recording->fixture.recorder, NULL), MU_OK);
-    return ends_in(recording->fixture.directory);
+    return count_in_csvs(recording->fixture.directory, "stage,END");
 }
 
 /* A child is born while another thread of its parent moves the journal: the child records on. */
