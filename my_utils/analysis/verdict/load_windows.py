@@ -37,13 +37,11 @@ class WholeRun(NamedTuple):
 def read_whole_run(file_sets: Sequence[FileSet]) -> WholeRun | None:
     """None where the CSVs have all steps, or where some rank has no windows."""
     shape = _shape_of(file_sets) if file_sets and _reaches_further(file_sets[0]) else None
-    for of_files in WIDTHS if shape is not None else ():
-        if shape is not None and of_files >= shape.of_files:
-            width = max(shape.width, of_files)
-            found = _read_all(file_sets, _Shape(of_files, width))
-            if found is not None:
-                return found
-    return None
+    if shape is None:
+        return None
+    coarser = (of_files for of_files in WIDTHS if of_files >= shape.of_files)
+    tried = (_read_all(file_sets, _Shape(one, max(shape.width, one))) for one in coarser)
+    return next((found for found in tried if found is not None), None)
 
 
 def _read_all(file_sets: Sequence[FileSet], shape: _Shape) -> WholeRun | None:
