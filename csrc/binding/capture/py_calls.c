@@ -1,5 +1,6 @@
 #include "capture/py_calls.h"
 
+#include "capture/py_hook_event.h"
 #include "core/heap_types.h"
 
 /* Of one window, shared: contexts may keep its calls for longer than it is open. */

@@ -16,20 +16,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "capture/py_hook_event.h"
-
-struct mu_py_call;
-struct mu_py_run;
-
-/* The call that opened a window. Its end can be reported in a context that knows it, or with the
- * event of its beginning. */
-struct mu_py_opener {
-    struct mu_py_call *call; /* borrowed from its contexts; NULL for none */
-    struct mu_py_run *run;   /* owned: shared with the calls of this window; NULL for none */
-    PyObject *event;         /* borrowed; NULL for none */
-    _Atomic bool call_gone;  /* all contexts that knew it are gone */
-    _Atomic bool event_gone;
-};
+#include "capture/capture.h"
+#include "capture/py_opener.h"
+#include "core/state.h"
 
 /* What begins or ends, as the object sees it that has windows. */
 struct mu_py_call_end {

@@ -18,6 +18,7 @@
 
 #include "capture/capture.h"
 #include "capture/py_calls.h"
+#include "capture/py_hook_event.h"
 #include "core/args.h"
 #include "core/free_threading.h"
 #include "core/heap_types.h"

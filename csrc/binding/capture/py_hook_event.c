@@ -1,4 +1,4 @@
-#include "capture/py_calls.h"
+#include "capture/py_hook_event.h"
 
 #include <structmember.h>
 

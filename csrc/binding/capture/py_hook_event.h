@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include "capture/capture.h"
+#include "capture/py_opener.h"
 #include "core/state.h"
 
 /* Whether `object` is a HookEvent, or of a subclass. */
@@ -25,8 +26,6 @@ PyObject *mu_py_hook_role(PyObject *event);
 
 /* Borrowed; NULL when the user deleted it. */
 PyObject *mu_py_hook_name_object(PyObject *event);
-
-struct mu_py_opener;
 
 /* Notifies `opener` when the event is gone, unless it already notifies another one. The caller
  * holds `lock`, mu_state.windows_lock. */

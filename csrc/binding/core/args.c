@@ -4,8 +4,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/text.h"
-
 static int wrong_type(const char *name, const char *allowed, PyObject *value) {
     PyErr_Format(PyExc_TypeError, "%s must be %s, not %.100s (%.200R)", name, allowed,
                  Py_TYPE(value)->tp_name, value);
@@ -25,21 +23,6 @@ int mu_py_utf8(PyObject *value, const char *name, struct mu_py_text *out) {
         }
         return -1;
     }
-    return 0;
-}
-
-int mu_py_name_slow(PyObject *value, const char *argument, struct mu_py_name *out) {
-    struct mu_py_text text;
-    if (mu_py_utf8(value, argument, &text) < 0) {
-        return -1;
-    }
-    Py_hash_t hash = PyUnicode_Type.tp_hash(value);
-    if (hash == -1) {
-        return -1;
-    }
-    out->bytes = text.bytes;
-    out->length = text.length;
-    out->hash = (uint64_t)hash;
     return 0;
 }
 

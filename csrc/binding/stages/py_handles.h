@@ -7,7 +7,7 @@
 #ifndef MU_PY_HANDLES_H
 #define MU_PY_HANDLES_H
 
-#include "stages/py_timer.h"
+#include "stages/timer_state.h"
 
 enum { MU_RECENT_STAGES = 16 };
 

@@ -1,4 +1,4 @@
-/* Functions on the recorder of the process: where rows go, events, drains, warnings. */
+/* Functions on the recorder of the process: where rows go, drains, warnings. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -600,85 +600,6 @@ static PyObject *set_time_offset_ns(PyObject *module, PyObject *value) {
     Py_RETURN_NONE;
 }
 
-enum event_argument {
-    EVENT_NAME,
-    EVENT_TYPE,
-    EVENT_STEP,
-    EVENT_METADATA,
-    EVENT_TIMESTAMP,
-    EVENT_DURATION,
-    EVENT_ARGUMENTS,
-};
-
-static int event_type_of(PyObject *value, int *type) {
-    struct mu_py_text text;
-    if (mu_py_utf8(value, "event_type", &text) < 0) {
-        return -1;
-    }
-    *type = mu_event_from_name(text.bytes, (size_t)text.length);
-    if (*type == 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "event_type must be START, END, INSTANT, COUNTER, ASYNC_START, ASYNC_END, "
-                     "FLOW_START or FLOW_END, not %R",
-                     value);
-        return -1;
-    }
-    return 0;
-}
-
-static int optional_ns(const char *name, PyObject *value, bool *given, int64_t *out) {
-    *given = value != NULL && value != Py_None;
-    return *given ? mu_py_int64(value, name, out) : 0;
-}
-
-static int fill_event(PyObject *const *values, struct mu_event *event) {
-    struct mu_py_text name, metadata = {"", 0};
-    if (mu_py_utf8(values[EVENT_NAME], "name", &name) < 0 ||
-        event_type_of(values[EVENT_TYPE], &event->type) < 0 ||
-        (values[EVENT_STEP] != Py_None &&
-         take_int("step", values[EVENT_STEP], INT64_MIN, INT64_MAX, &event->step) < 0) ||
-        (values[EVENT_METADATA] != NULL &&
-         mu_py_utf8(values[EVENT_METADATA], "metadata", &metadata) < 0) ||
-        optional_ns("timestamp_ns", values[EVENT_TIMESTAMP], &event->has_time, &event->real_ns) <
-            0 ||
-        optional_ns("duration_ns", values[EVENT_DURATION], &event->has_duration,
-                    &event->duration_ns) < 0) {
-        return -1;
-    }
-    event->name = name.bytes;
-    event->name_length = (size_t)name.length;
-    event->metadata = metadata.bytes;
-    event->metadata_length = (size_t)metadata.length;
-    return 0;
-}
-
-static PyObject *log_event(PyObject *module, PyObject *const *args, Py_ssize_t count,
-                           PyObject *keywords) {
-    static const char *const names[] = {"name",         "event_type",  "step", "metadata",
-                                        "timestamp_ns", "duration_ns", NULL};
-    static const struct mu_py_signature signature = {"log_event", names, 2, EVENT_ARGUMENTS};
-    PyObject *values[EVENT_ARGUMENTS];
-    struct mu_event event = {0};
-    struct mu_state *state = mu_state_of(module);
-    if (mu_py_bind(&signature, args, count, keywords, values) < 0 ||
-        mu_py_recorder(state) == NULL) {
-        return NULL;
-    }
-    event.step = atomic_load_explicit(&state->event_timer->step, memory_order_relaxed);
-    if (fill_event(values, &event) < 0) {
-        return NULL;
-    }
-    struct mu_thread_buffer *buffer = mu_py_thread_buffer(state->event_timer);
-    if (buffer != NULL) {
-        mu_py_recording_begin(buffer);
-        mu_thread_buffer_event(buffer, &event);
-        mu_py_recording_end(buffer);
-    } else {
-        mu_recorder_count_unplaced(state->recorder);
-    }
-    Py_RETURN_NONE;
-}
-
 static PyObject *troubles_object(PyObject *module, PyObject *Py_UNUSED(ignored)) {
     struct mu_recorder *recorder = mu_py_recorder(mu_state_of(module));
     PyObject *counts = recorder == NULL ? NULL : PyDict_New();
@@ -750,7 +671,6 @@ static PyMethodDef methods[] = {
     {"close_output", close_output, METH_NOARGS, NULL},
     {"drain", (PyCFunction)(void (*)(void))drain, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"set_time_offset_ns", set_time_offset_ns, METH_O, NULL},
-    {"log_event", (PyCFunction)(void (*)(void))log_event, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"troubles", troubles_object, METH_NOARGS, NULL},
     {"memory_rows", memory_rows, METH_NOARGS, NULL},
     {"output_state", output_state, METH_NOARGS, NULL},

@@ -6,7 +6,9 @@
 #include <Python.h>
 
 #include "core/state.h"
+#include "stages/drain_calls.h"
 #include "stages/fork.h"
+#include "stages/new_buffer.h"
 #include "stages/open_profile.h"
 #include "stages/recorder.h"
 #include "stages/recording.h"
@@ -49,14 +51,8 @@ struct mu_thread_buffer *mu_py_new_thread_buffer(struct mu_timer *timer);
 
 /* The calling thread's buffer of the timer, NULL when there is no room for one. */
 static inline struct mu_thread_buffer *mu_py_thread_buffer(struct mu_timer *timer) {
-    struct mu_thread *thread = mu_this_thread;
-    if (__builtin_expect(thread != NULL && thread->recorder == timer->recorder, 1)) {
-        struct mu_thread_buffer *buffer = thread->buffers[timer->index];
-        if (__builtin_expect(buffer != NULL, 1)) {
-            return buffer;
-        }
-    }
-    return mu_py_new_thread_buffer(timer);
+    struct mu_thread_buffer *buffer = mu_timer_known_buffer(timer);
+    return __builtin_expect(buffer != NULL, 1) ? buffer : mu_py_new_thread_buffer(timer);
 }
 
 /* With a step hook the recorder serves requests of other processes, without one it does not.

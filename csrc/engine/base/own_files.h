@@ -12,6 +12,9 @@
 
 #include "base/error.h"
 
+/* Of the longest path that the engine makes, with a NUL. */
+enum { MU_PATH_BYTES = 1280 };
+
 /* The owner of new files in the directory. Makes one for a moment; where that fails it is the
  * process's effective user. */
 uid_t mu_own_user(const char *directory);

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 #include "cuda/cuda_axis.h"
-#include "cuda/cuda_timing.h"
+#include "cuda/cuda_times.h"
 
 enum {
     MU_CUDA_NO_SLOT = -1,

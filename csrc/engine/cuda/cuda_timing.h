@@ -18,19 +18,14 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "cuda/cuda_driver.h"
+#include "cuda/cuda_times.h"
 
 enum {
     MU_CUDA_SPANS_DEFAULT = 4096,
     MU_CUDA_SPANS_MAX = 65536,
-    MU_CUDA_CONTEXTS_MAX = 16, /* contexts one after another or side by side; one is usual */
 };
 
 struct mu_cuda_pool;
-
-/* Writes the current stream of a device, or returns -1. Called with that device's context current.
- */
-typedef int (*mu_cuda_current_stream)(void *owner, int32_t device, void **stream);
 
 struct mu_cuda_pool_options {
     const struct mu_cuda_driver *driver; /* borrowed for the life of the pool */
@@ -45,29 +40,6 @@ enum mu_cuda_span_state {
     MU_CUDA_SPAN_PENDING, /* open, or not complete on the GPU at the last collect */
     MU_CUDA_SPAN_READY,
     MU_CUDA_SPAN_FAILED,
-};
-
-struct mu_cuda_times {
-    int64_t duration_ns; /* by the GPU's clock */
-    int64_t start_ns;    /* by the host's clock `now_ns` */
-    int64_t error_ns;    /* the true start is within start_ns +- error_ns */
-    int64_t device_ns;   /* the start by the GPU's clock, from a moment of the device's own */
-    uint64_t stream;     /* the driver's id of the stream; its address before CUDA 12 */
-    int32_t device;
-    uint32_t label; /* from mu_cuda_span_label */
-};
-
-struct mu_cuda_stats {
-    uint64_t spans;     /* begun */
-    uint64_t exhausted; /* not begun: the pool was empty */
-    uint64_t no_stream; /* not begun: `current_stream` did not know */
-    uint64_t captured;  /* not begun, or given up at the end: the stream was being captured */
-    uint64_t late;      /* released before the GPU was done */
-    uint64_t failed;    /* failed with an error */
-    uint64_t errors;    /* contexts given up */
-    uint64_t axis_resets;
-    int first_error;        /* CUresult; 0: none */
-    const char *first_call; /* static text: which function failed first; NULL: none */
 };
 
 MU_MUST_CHECK int mu_cuda_pool_create(struct mu_cuda_pool **out,

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu_kernels/gpu_operations.h"
-
 /* The GPUs of the process: made by the first call, and never freed. */
 static _Atomic(struct mu_gpu *) process_gpu;
 static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER; /* for what follows */

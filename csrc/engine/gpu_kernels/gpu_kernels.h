@@ -17,40 +17,11 @@
 #ifndef MU_GPU_KERNELS_H
 #define MU_GPU_KERNELS_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "gpu_kernels/gpu_operations.h"
 
-#include "base/error.h"
-#include "compare/compare_math.h"
-#include "gpu_kernels/gpu_diff.h"
-#include "gpu_kernels/gpu_loader.h"
-#include "tensor/tensor.h"
-
-enum {
-    MU_GPU_HASH_WORDS = 2,    /* uint64_t: lo, hi of the content digest */
-    MU_GPU_SUMS_WORDS = 8,    /* uint64_t: struct mu_hash_sums of the whole tensor */
-    MU_GPU_NAN_INF_WORDS = 3, /* int64_t: NaN, +Inf, -Inf */
-    MU_GPU_STATS_WORDS = 16,  /* double: the fields of struct mu_stats up to first_inf, and 0 */
-};
-
-/* The operations on one tensor. */
-enum mu_gpu_operation {
-    MU_GPU_OP_HASH,       /* MU_GPU_HASH_WORDS numbers */
-    MU_GPU_OP_SUMS,       /* MU_GPU_SUMS_WORDS numbers */
-    MU_GPU_OP_NAN_INF,    /* MU_GPU_NAN_INF_WORDS numbers */
-    MU_GPU_OP_STATS,      /* MU_GPU_STATS_WORDS numbers */
-    MU_GPU_OP_STATS_PART, /* struct mu_stats_part, which mu_stats_finish takes */
-};
-
-/* Bytes of a result. */
-size_t mu_gpu_result_bytes(enum mu_gpu_operation operation);
-
-/* `device_out`: room for a result in memory of the tensor's device, aligned to 8 bytes. */
+/* mu_gpu_enqueue_on the GPUs of the process. */
 MU_MUST_CHECK int mu_gpu_enqueue(enum mu_gpu_operation operation, const struct mu_tensor *tensor,
                                  void *stream, void *device_out, struct mu_error *err);
-
-/* Bytes of a struct mu_gpu_diff with a list of `list_max`. */
-size_t mu_gpu_diff_bytes(int64_t list_max);
 
 /* The GPUs of the process, or NULL without memory. */
 struct mu_gpu *mu_gpu_get(void);

@@ -8,17 +8,9 @@
 #define MU_MD5_H
 
 #include <stddef.h>
-#include <stdint.h>
 
 #include "base/error.h"
-#include "tensor/tensor.h"
-
-enum { MU_MD5_BYTES = 16 };
-
-struct mu_md5_job {
-    const struct mu_tensor *tensor; /* borrowed; on the CPU */
-    uint8_t digest[MU_MD5_BYTES];   /* the result */
-};
+#include "hash/md5_job.h"
 
 /* Fills in the digest of every job. Contiguous tensors are read in place; others need 16 KiB for
  * each lane. Thread-safe while nobody writes to the tensors. MU_ERR_NO_MEMORY, but never for a

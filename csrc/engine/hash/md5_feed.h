@@ -3,8 +3,10 @@
 #define MU_MD5_FEED_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-#include "hash/md5.h"
+#include "tensor/tensor.h"
 
 enum { MU_MD5_BLOCK = 64, MU_MD5_SCRATCH = 16384 };
 

@@ -5,7 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/error.h"
 #include "hash/md5_feed.h"
+#include "hash/md5_job.h"
 
 enum { MU_MD5_LANES_MAX = 32 };
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "hash/tensor_hash_part.h"
+#include "hash/tensor_hash_quads.h"
 #include "hash/tensor_hash_stream.h"
 
 void mu_tensor_hash_bytes(const struct mu_hash_kernel *kernel, const uint8_t *bytes, size_t count,

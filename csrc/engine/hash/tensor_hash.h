@@ -13,10 +13,8 @@
 
 enum { MU_HASH_HEX = 32 /* digits of a digest */ };
 
-/* More bytes than this are split over torch's threads; then the caller must not hold the GIL. */
-enum { MU_HASH_SPLIT_BYTES = 1 << 20 };
-
-/* The content digest. */
+/* The content digest. The caller must not hold the GIL where the tensor has more than
+ * MU_HASH_SPLIT_BYTES (tensor_hash_quads.h). */
 void mu_tensor_hash(const struct mu_tensor *tensor, struct mu_digest *content);
 
 /* One digest of content, dtype (enum mu_dtype) and shape. */

@@ -2,15 +2,21 @@
 
 #include <string.h>
 
+#include "hash/tensor_hash_squares.h"
 #include "hash/tensor_hash_stream.h"
 
-/* A band is as many lines as fill some lines of the cache; a tile, a part of each of them. */
+/* A band is as many lines as fill some lines of the cache. Rows of it, an element of each line, are
+ * copied to where they lie close to each other, and are transposed from there in tiles. Pitches are
+ * such that what is used together does not share the sets of the cache. */
 enum {
-    BAND_BYTES = 64,
+    BAND_BYTES = 256,
+    BAND_PITCH = BAND_BYTES + 64,
+    ROWS_MAX = 128,
     LINES_MAX = BAND_BYTES,
+    TILE_LINES = 32,
     TILE_BYTES = 512,
-    TILE_PITCH = TILE_BYTES + 64, /* so that lines do not share the sets of the cache */
-    AHEAD = 24,                   /* elements of a line that are on their way from memory */
+    TILE_PITCH = TILE_BYTES + 64,
+    AHEAD = 16, /* rows that are on their way from memory */
 };
 
 /* --- dimensions --------------------------------------------------------------------------- */
@@ -64,55 +70,63 @@ bool mu_hash_bands_of(const struct mu_hash_box *box, struct mu_hash_bands *bands
 
 /* --- bands -------------------------------------------------------------------------------- */
 
-#define TRANSPOSE(type)                                                                            \
-    for (int64_t i = 0; i < count; i++) {                                                          \
-        __builtin_prefetch(from + (i + AHEAD) * step);                                             \
-        for (int64_t line = 0; line < lines; line++) {                                             \
-            memcpy(to + line * TILE_PITCH + i * (int64_t)sizeof(type),                             \
-                   from + i * step + line * (int64_t)sizeof(type), sizeof(type));                  \
-        }                                                                                          \
-    }
+static int64_t at_most(int64_t value, int64_t limit) {
+    return value < limit ? value : limit;
+}
 
-/* Copies `count` elements of each line to where its elements lie one after the other. Constant
- * sizes, so that the compiler makes a load and a store of each copy. */
-static void transpose(uint8_t *to, const uint8_t *from, int64_t step, int64_t count, int64_t lines,
-                      int64_t item) {
-    switch (item) {
-    case 1:
-        TRANSPOSE(uint8_t)
-        break;
-    case 2:
-        TRANSPOSE(uint16_t)
-        break;
-    case 4:
-        TRANSPOSE(uint32_t)
-        break;
-    case 8:
-        TRANSPOSE(uint64_t)
-        break;
-    default:
-        TRANSPOSE(uint64_t[2])
-        break;
+static void gather(uint8_t *to, const uint8_t *from, int64_t step, int64_t rows, int64_t bytes) {
+    for (int64_t row = 0; row < rows; row++, from += step, to += BAND_PITCH) {
+        for (int64_t at = 0; at < bytes; at += 64) {
+            __builtin_prefetch(from + AHEAD * step + at);
+        }
+        if (bytes == BAND_BYTES) {
+            memcpy(to, from, BAND_BYTES); /* a size that the compiler knows */
+        } else {
+            memcpy(to, from, (size_t)bytes);
+        }
+    }
+}
+
+static void transpose(uint8_t *to, const uint8_t *from, int64_t rows, int64_t lines, int64_t item) {
+    int64_t side = MU_HASH_QUAD_BYTES / item;
+    for (int64_t row = 0; row < rows; row += side) {
+        for (int64_t line = 0; line < lines; line += side) {
+            mu_hash_transpose(to + line * TILE_PITCH + row * item, TILE_PITCH,
+                              from + row * BAND_PITCH + line * item, BAND_PITCH,
+                              at_most(lines - line, side), item);
+        }
+    }
+}
+
+/* Adds so many elements of each line from the one that is the first row of `rows` on; the first of
+ * them is at the byte `begin` of the whole. */
+static void add_rows(const struct mu_hash_bands *bands, const uint8_t *rows, int64_t count,
+                     int64_t lines, uint64_t begin, struct mu_hash_stream *streams) {
+    uint8_t tile[TILE_LINES * TILE_PITCH];
+    int64_t item = bands->item;
+    for (int64_t first = 0; first < lines; first += TILE_LINES) {
+        int64_t some = at_most(lines - first, TILE_LINES);
+        transpose(tile, rows + first * item, count, some, item);
+        for (int64_t line = 0; line < some; line++) {
+            mu_hash_stream_add(&streams[first + line], tile + line * TILE_PITCH,
+                               begin + (uint64_t)(first + line) * bands->across.pitch,
+                               (uint64_t)(count * item));
+        }
     }
 }
 
 static void add_band(const struct mu_hash_bands *bands, const uint8_t *data, uint64_t begin,
                      int64_t lines, struct mu_hash_sums *sums) {
-    uint8_t tile[LINES_MAX * TILE_PITCH];
+    uint8_t rows[ROWS_MAX * BAND_PITCH];
     struct mu_hash_stream streams[LINES_MAX];
-    int64_t item = bands->item, width = TILE_BYTES / item;
+    int64_t item = bands->item, most = at_most(TILE_BYTES / item, ROWS_MAX);
     for (int64_t line = 0; line < lines; line++) {
         mu_hash_stream_start(&streams[line], mu_hash_kernel_best(), sums);
     }
-    for (int64_t first = 0; first < bands->along.size; first += width) {
-        int64_t left = bands->along.size - first, count = left < width ? left : width;
-        transpose(tile, data + first * bands->along.step, bands->along.step, count, lines, item);
-        for (int64_t line = 0; line < lines; line++) {
-            mu_hash_stream_add(&streams[line], tile + line * TILE_PITCH,
-                               begin + (uint64_t)line * bands->across.pitch +
-                                   (uint64_t)(first * item),
-                               (uint64_t)(count * item));
-        }
+    for (int64_t first = 0; first < bands->along.size; first += most) {
+        int64_t count = at_most(bands->along.size - first, most), step = bands->along.step;
+        gather(rows, data + first * step, step, count, lines * item);
+        add_rows(bands, rows, count, lines, begin + (uint64_t)(first * item), streams);
     }
     for (int64_t line = 0; line < lines; line++) {
         mu_hash_stream_end(&streams[line]);
@@ -124,7 +138,6 @@ void mu_hash_bands_add(const struct mu_hash_bands *bands, uint64_t first, uint64
     int64_t band_lines = BAND_BYTES / bands->item;
     for (uint64_t i = first; i < after; i++) {
         int64_t line = (int64_t)(i % bands->group_bands) * band_lines;
-        int64_t left = bands->across.size - line;
         const uint8_t *data = bands->data + line * bands->item;
         uint64_t begin = bands->begin + (uint64_t)line * bands->across.pitch;
         uint64_t group = i / bands->group_bands;
@@ -134,6 +147,6 @@ void mu_hash_bands_add(const struct mu_hash_bands *bands, uint64_t first, uint64
             begin += (uint64_t)index * bands->dims[dim].pitch;
             group /= (uint64_t)bands->dims[dim].size;
         }
-        add_band(bands, data, begin, left < band_lines ? left : band_lines, sums);
+        add_band(bands, data, begin, at_most(bands->across.size - line, band_lines), sums);
     }
 }

@@ -34,16 +34,16 @@ struct mu_hash_row {
 MU_MUST_CHECK int mu_hash_box_of(struct mu_hash_box *box, const struct mu_tensor *tensor,
                                  const int64_t *shape, const int64_t *at, struct mu_error *err);
 
-/* Adds the quads of all rows. The tensor is on the CPU. Big ones are split over torch's threads:
- * above MU_HASH_SPLIT_BYTES the caller must not hold the GIL. */
-void mu_hash_box_add_quads(const struct mu_hash_box *box, struct mu_hash_sums *sums);
-
 /* Rows count in row-major order, which is their order in the whole too. */
 void mu_hash_row_start(const struct mu_hash_box *box, uint64_t number, struct mu_hash_row *row);
 void mu_hash_row_next(const struct mu_hash_box *box, struct mu_hash_row *row);
 
 /* Whether any row has ends. */
 bool mu_hash_box_has_ends(const struct mu_hash_box *box);
+
+/* Starts a walk over the bytes [from, to) of the whole, elements of one row. */
+void mu_hash_row_walk(const struct mu_hash_box *box, const struct mu_hash_row *row, uint64_t from,
+                      uint64_t to, struct mu_tensor_walk *walk);
 
 /* Copies the bytes [from, to) of the whole, in one quad and one row of a tensor on the CPU. */
 void mu_hash_row_copy(const struct mu_hash_box *box, const struct mu_hash_row *row, uint64_t from,

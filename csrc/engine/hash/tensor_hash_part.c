@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hash/tensor_hash_quads.h"
 #include "hash/tensor_hash_stream.h"
 
 void mu_hash_part_start(struct mu_hash_part *part, uint64_t total) {

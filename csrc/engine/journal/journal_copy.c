@@ -12,6 +12,7 @@
 #include "base/process.h"
 #include "base/read_at.h"
 #include "journal/journal_image.h"
+#include "journal/journal_reader.h"
 
 enum {
     READ_TRIES = 8,

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "journal/journal_image.h"
-
 enum { LAST_SEARCH_SLOTS = 512 };
 
 int mu_journal_check_header(const struct mu_journal_header *header, struct mu_error *err) {

@@ -12,35 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "base/clock.h"
-#include "base/error.h"
-#include "csv/csv_writer.h"
-#include "journal/journal_format.h"
-#include "journal/rows.h"
-
-struct mu_journal_image {
-    const uint8_t *bytes; /* borrowed */
-    size_t size;
-    uint8_t *owned; /* the bytes when they were read from a file */
-    /* The heads of the threads when their open stages were read; NULL when no process writes.
-     * Owned. */
-    uint64_t *later_heads;
-    bool overrun; /* the process wrote faster than its rings could be read */
-    const struct mu_journal_header *header;
-    struct mu_strings strings;
-    uint32_t chunk_count;
-    uint32_t whole_chunks;   /* that the bytes hold, also those that were never used */
-    uint32_t missing_chunks; /* that the header counts but the truncated file does not have */
-    struct mu_timeline timeline;
-    /* The valid commit; all 0 before the first. */
-    uint64_t epoch;
-    uint64_t csv_bytes;
-    uint64_t csv_part;
-    int64_t real_offset_ns;
-    int64_t user_offset_ns;
-    uint64_t reported_drops;    /* one more than rows report, 0: not known */
-    uint64_t reported_unplaced; /* the same of records that found no chunk */
-};
+#include "journal/journal_image.h"
 
 /* Opens an image over bytes in memory, which the caller keeps. MU_ERR_FORMAT when they are no
  * journal, MU_ERR_VERSION for a newer one. */

@@ -9,7 +9,6 @@
 
 #include "base/own_files.h"
 #include "base/process.h"
-#include "profile_files/output.h"
 
 enum { CLAIM_BYTES = 512, TRIES = 16 };
 

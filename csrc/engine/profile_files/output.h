@@ -18,7 +18,6 @@
 #include "csv/lost_rows.h"
 
 enum {
-    MU_PATH_BYTES = 1280,
     MU_LABEL_BYTES = 64,
     MU_MEMORY_OUTPUT_BYTES = 8 * 1024 * 1024,
 };

@@ -10,6 +10,8 @@
 #include "base/event.h"
 #include "base/invariant.h"
 #include "journal/page_guard.h"
+#include "stages/drain_state.h"
+#include "stages/drain_windows.h"
 #include "stages/heartbeat.h"
 #include "stages/output_state.h"
 #include "stages/state.h"

@@ -4,7 +4,7 @@
 
 #include "journal/step_windows.h"
 #include "profile_files/window_files.h"
-#include "stages/drain.h"
+#include "stages/drain_state.h"
 #include "stages/state.h"
 
 enum { TRACKS_MAX = 16 }; /* at once; further thread buffers are in no window */

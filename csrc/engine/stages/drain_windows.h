@@ -5,17 +5,9 @@
 
 #include <stdint.h>
 
-#include "journal/journal_format.h"
-#include "journal/rows.h"
-
 struct mu_recorder;
-struct mu_step_windows;
-
-struct mu_drain_windows {
-    struct mu_step_windows *tracks[MU_CHUNKS_MAX]; /* owned, by chunk; NULL: none yet */
-    uint32_t live;                                 /* tracks that there are */
-    uint32_t made;                                 /* since the files were begun */
-};
+struct mu_drain_windows;
+struct mu_strings;
 
 void mu_drain_windows_free(struct mu_drain_windows *windows);
 

@@ -6,6 +6,7 @@
 #include "base/host_name.h"
 #include "base/thread.h"
 #include "stages/drain.h"
+#include "stages/drain_state.h"
 #include "stages/output_state.h"
 #include "stages/recording.h"
 #include "stages/stack_service.h"

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "stages/thread_buffer.h"
+#include "stages/thread_buffer_state.h"
 
 static inline bool mu_frames_in_order(const struct mu_thread_buffer *buffer) {
     return buffer->frames_in_order > 0;

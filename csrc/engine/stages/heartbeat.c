@@ -13,7 +13,7 @@
 #include "base/own_files.h"
 #include "base/process.h"
 #include "journal/journal_reader.h"
-#include "stages/drain.h"
+#include "stages/drain_state.h"
 #include "stages/state.h"
 
 enum { TEXT_BYTES = 32 * 1024, BLOCK_BYTES = 4096, END_BYTES = 64 };

@@ -24,6 +24,12 @@ void mu_recorder_output_state(struct mu_recorder *recorder, struct mu_output_sta
     pthread_mutex_unlock(&recorder->registry_lock);
 }
 
+int mu_output_state_no_answer(struct mu_recorder *recorder, struct mu_error *err) {
+    struct mu_output_state state;
+    mu_recorder_output_state(recorder, &state);
+    return mu_error_set(err, MU_ERR_STATE, "the output in use does not answer: %s", state.csv_path);
+}
+
 void mu_recorder_opened_path(struct mu_recorder *recorder, char path[MU_PATH_BYTES]) {
     pthread_mutex_lock(&recorder->registry_lock);
     memcpy(path, recorder->opened.csv_path, MU_PATH_BYTES);

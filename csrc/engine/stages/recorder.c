@@ -85,6 +85,15 @@ void mu_recorder_try_again(struct mu_recorder *recorder) {
     }
 }
 
+int mu_recorder_refuse(struct mu_recorder *recorder, struct mu_error *err) {
+    if (recorder->has_key) {
+        atomic_fetch_add(&recorder->troubles.no_memory, 1);
+        return mu_error_no_memory(err, "the recorder of this process; it records nothing");
+    }
+    atomic_fetch_add(&recorder->troubles.no_thread_key, 1);
+    return mu_error_set(err, MU_ERR_STATE, "no thread key is left in this process");
+}
+
 /* Threads that end from here on find nothing of theirs. */
 static void end_buffers(struct mu_recorder *recorder) {
     pthread_mutex_lock(&recorder->registry_lock);

@@ -33,6 +33,9 @@ MU_MUST_CHECK int mu_recorder_create(struct mu_recorder **out, struct mu_error *
 /* Where there was no memory to begin with: tries again. Nobody may record meanwhile. */
 void mu_recorder_try_again(struct mu_recorder *recorder);
 
+/* Counts a call of a recorder that records nothing. The error says why it does not. */
+MU_MUST_CHECK int mu_recorder_refuse(struct mu_recorder *recorder, struct mu_error *err);
+
 /* Stops the drain thread and frees everything. When that thread hangs in a write, nothing is freed.
  * Nobody may record meanwhile or later. */
 void mu_recorder_destroy(struct mu_recorder *recorder);

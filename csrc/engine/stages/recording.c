@@ -55,6 +55,22 @@ void mu_recording_resume(struct mu_recorder *recorder) {
     }
 }
 
+void mu_recording_begin_alone(void *owner) {
+    struct mu_recorder *recorder = owner;
+    if (recorder->gil != NULL) {
+        recorder->gil->begin(recorder->gil->owner);
+    }
+    mu_recording_pause(recorder);
+}
+
+void mu_recording_end_alone(void *owner) {
+    struct mu_recorder *recorder = owner;
+    mu_recording_resume(recorder);
+    if (recorder->gil != NULL) {
+        recorder->gil->end(recorder->gil->owner);
+    }
+}
+
 void mu_recording_hold(struct mu_recorder *recorder) {
     pthread_mutex_lock(&recorder->registry_lock);
 }

@@ -30,6 +30,11 @@ void mu_recording_guard(struct mu_recorder *recorder);
 void mu_recording_pause(struct mu_recorder *recorder);
 void mu_recording_resume(struct mu_recorder *recorder);
 
+/* The same, with the GIL where recorder->gil has it to give. It comes before registry_lock, which
+ * threads that have the GIL wait for. owner: the recorder, untyped for struct mu_alone. */
+void mu_recording_begin_alone(void *owner);
+void mu_recording_end_alone(void *owner);
+
 /* For readers of the own journal: it stays where it is in between, and no drain commits. Threads
  * record on. Nothing of Python runs there. */
 void mu_recording_hold(struct mu_recorder *recorder);

@@ -6,9 +6,8 @@
 #ifndef MU_NAN_INF_H
 #define MU_NAN_INF_H
 
+#include "tensor/special_values.h"
 #include "tensor/tensor.h"
-
-enum { MU_NANS, MU_POS_INFS, MU_NEG_INFS, MU_NAN_INF_COUNTS };
 
 void mu_nan_inf_count(const struct mu_tensor *tensor, int64_t counts[MU_NAN_INF_COUNTS]);
 

@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "stats/nan_inf.h"
+#include "tensor/special_values.h"
+#include "tensor/tensor.h"
 
 /* Adds the counts of `numbers` numbers of the type `part`, which need no alignment. */
 typedef void (*mu_nan_inf_block)(int part, const uint8_t *bytes, size_t numbers,

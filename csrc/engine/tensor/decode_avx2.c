@@ -1,3 +1,4 @@
+#include "tensor/decode.h"
 #include "tensor/decode_loops.h"
 
 void mu_decode_doubles_avx2(int part, const uint8_t *bytes, size_t numbers, double *out) {

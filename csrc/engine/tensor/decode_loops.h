@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "tensor/byte_floats.h"
-#include "tensor/decode.h"
 #include "tensor/number.h"
+#include "tensor/tensor.h"
 
 #if defined(__F16C__)
 #include <immintrin.h>

@@ -1,4 +1,5 @@
 #define MU_NEON
+#include "tensor/decode.h"
 #include "tensor/decode_loops.h"
 
 void mu_decode_doubles_neon(int part, const uint8_t *bytes, size_t numbers, double *out) {

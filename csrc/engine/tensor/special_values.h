@@ -9,6 +9,9 @@
 
 #include "tensor/number.h"
 
+/* Their kinds, as places in an array of counts. */
+enum { MU_NANS, MU_POS_INFS, MU_NEG_INFS, MU_NAN_INF_COUNTS };
+
 struct mu_special_rule {
     uint64_t add, mask, limit;
     uint64_t infinity; /* beyond `mask` where the type has none */

@@ -3,7 +3,7 @@
 #ifndef MU_CONVERT_INTERNAL_H
 #define MU_CONVERT_INTERNAL_H
 
-#include "trace/convert.h"
+#include "trace/converter.h"
 
 struct mu_event_row {
     int type; /* enum mu_event_type */

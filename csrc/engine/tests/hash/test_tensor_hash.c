@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "hash/tensor_hash_part.h"
+#include "hash/tensor_hash_quads.h"
 #include "tensor/tensor_batch.h"
 #include "tests/check.h"
 
@@ -210,7 +211,7 @@ static void test_strides(void) {
 /* Lines across memory that begin and end at quads, of every size of element: a part of a transposed
  * matrix, against a copy of it in row-major order. */
 static void test_lines_across_memory(const uint8_t *data) {
-    enum { LINES = 70, LINE_BYTES = 1040 };
+    enum { LINES = 270, LINE_BYTES = 1040 };
     static const int dtypes[] = {MU_DTYPE_UINT8, MU_DTYPE_BFLOAT16, MU_DTYPE_FLOAT32,
                                  MU_DTYPE_FLOAT64, MU_DTYPE_COMPLEX128};
     static uint8_t lines[LINES * LINE_BYTES], across[LINES * LINE_BYTES];

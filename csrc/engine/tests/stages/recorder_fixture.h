@@ -9,8 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "stages/drain_calls.h"
 #include "stages/fork.h"
 #include "stages/names.h"
+#include "stages/new_buffer.h"
 #include "stages/open_profile.h"
 #include "stages/recorder.h"
 #include "stages/timer.h"

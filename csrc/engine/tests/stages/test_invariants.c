@@ -2,6 +2,7 @@
  * condition at a time, goes on recording, and ends with that condition on stderr. Without the harm
  * the same work ends well; in builds that do not check only that is tested. */
 #include "stages/drain.h"
+#include "stages/drain_state.h"
 #include "tests/child.h"
 #include "tests/stages/recorder_fixture.h"
 
