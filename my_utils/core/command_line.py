@@ -189,12 +189,30 @@ def add_ranks(chosen: argparse.ArgumentParser, text: str = "only these ranks") -
 
 
 def add_steps(
-    chosen: argparse.ArgumentParser,
+    chosen: argparse._ActionsContainer,
     text: str = "only steps from 10 to before 20",
     parse: Callable[[str], Any] = parse_steps,
 ) -> None:
     """`--steps`: the first and the one after the last, None for all."""
     chosen.add_argument("--steps", type=checked(parse), metavar="10:20", help=text)
+
+
+def add_part(chosen: argparse.ArgumentParser, *, at: bool = False) -> None:
+    """`--steps`, or `--since` or `--between` in its place. at: `--at` too."""
+    from .moments import parse_moment
+
+    part = chosen.add_mutually_exclusive_group()
+    add_steps(part)
+    moment = checked(parse_moment)
+    if at:
+        part.add_argument("--at", type=moment, metavar="WHEN",
+            help="the part of the run that WHEN is in: a step, 14:05, 'Tue 24 Nov 14:05', or 3h "
+            "before its end")  # fmt: skip
+    part.add_argument("--since", type=moment, metavar="WHEN",
+        help="only steps from a moment on: a step, 14:05, 'Tue 24 Nov 14:05', or 3h before the "
+        "end")  # fmt: skip
+    part.add_argument("--between", type=moment, nargs=2, metavar="WHEN",
+        help="only steps from the first moment to before the second")  # fmt: skip
 
 
 def add_json(

@@ -108,11 +108,10 @@ def _read_pickle(file: Path, format: str, newest: int, what: str) -> dict[str, A
     try:
         payload = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # what its parser raises depends on where the damage is
-        foreign = re.search(r"GLOBAL (\S+)", str(error))
-        if foreign is not None:
-            raise PlainFileError(f"is not a {what}: it holds objects of {foreign[1]}") from None
-        reason = printable(str(error).strip().partition("\n")[0][:300])
-        raise PlainFileError(f"cannot be read as plain data ({reason})") from None
+        foreign = foreign_class(error)
+        if foreign:
+            raise PlainFileError(f"is not a {what}: it holds objects of {foreign}") from None
+        raise PlainFileError(f"cannot be read as plain data ({first_line(error)})") from None
     if not isinstance(payload, dict) or payload.get("format") != format:
         raise PlainFileError(f"is not a {what}: it has no format {format!r}")
     version = payload.get("version")
@@ -121,6 +120,16 @@ def _read_pickle(file: Path, format: str, newest: int, what: str) -> dict[str, A
     if version > newest:
         raise PlainFileError(f"has version {version}; this my_utils reads {newest} and below")
     return payload
+
+
+def foreign_class(error: Exception) -> str:
+    """The class for which torch refuses to load a file as plain data, "" if there is none."""
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    return printable(found[1]) if found else ""
+
+
+def first_line(error: Exception) -> str:
+    return printable(str(error).strip().partition("\n")[0][:300])
 
 
 # --- the pickle in it ---

@@ -113,7 +113,7 @@ def agree(world_size: int, propose: Callable[[], Place]) -> Place:
 
 def _agree_in_store(proposal: Place) -> Place | None:
     try:
-        store = default_store(_KEY) or _launchers_store()
+        store = run_store()
         if store is None:
             return None
         return Place.from_text(bytes(store.compare_set("place", "", proposal.text())).decode())
@@ -124,6 +124,12 @@ def _agree_in_store(proposal: Place) -> Place | None:
             f"host write to {proposal.folder}",
         )
         return None
+
+
+def run_store() -> Store | None:
+    """Where the ranks of a run meet; None where they cannot. RuntimeError or ValueError where the
+    store of a launcher cannot be reached."""
+    return default_store(_KEY) or _launchers_store()
 
 
 def _launchers_store() -> Store | None:

@@ -28,6 +28,7 @@ from ..core.identity import (
 )
 from ..core.process_end import call_at_end
 from ..core.ranks import distributed
+from ..core.run_files.run_file import read_run_file
 from ..core.warnings import warn_once
 from ..record.log.handlers import FallbackHandler
 from ..record.log.logger import LOGGER_NAME, GlobalLogger
@@ -153,28 +154,45 @@ def _begin(process: _Process) -> None:
             own = forked is None or forked.folder != process.folder
             report_rank(logger.rank, process.folder, own_setup=own)
     else:
-        name = name_of_run([_script()])
+        name, given = name_of_run([_script()]), given_place()
         process.place = _existing(
-            agree(world_size, lambda: given_place() or new_place(name, world_size, process.runs)),
+            agree(world_size, lambda: given or new_place(name, world_size, process.runs)),
             name,
         )
         process.folder = process.place.folder
         _take_over(process, logger, rank, world_size)
         mark_process_tree(*process.place)
         report_rank(rank, process.folder, own_setup=False)
-        _write_run_file(process.place, rank, world_size)
+        _write_run_file(process.place, given, rank, world_size)
+    _meet(process.rank, world_size)
     watch_identity(_moved)
     if rank == 0 and passed_on(REPORT) is None:
         call_at_end(_print_verdict)
 
 
+def _meet(rank: int, world_size: int) -> None:
+    """Lets the parents of several hosts find each other."""
+    if world_size == 1 or not passed_on(REPORT):
+        return
+    try:
+        from .hosts.meeting import join_meeting
+
+        join_meeting(rank, world_size)
+    except (OSError, RuntimeError, ValueError) as error:
+        warn_once(
+            "run:hosts", f"what this host records stays on it: no meeting point: {_line(error)}"
+        )
+
+
 def _existing(place: Place, name: str) -> Place:
     """The place that was agreed on, made on this host where it has no disk with the others; a
-    separate one where that cannot be made."""
+    separate one where that cannot be made, or where another run has that name here."""
+    own = given_place()
+    if own is not None and _run_id_in(place.folder) not in (None, place.run_id, own.run_id):
+        return Place(own.folder, place.run_id)
     try:
         place.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        own = given_place()
         folder = own.folder if own is not None and own != place else new_place(name).folder
         warn_once(
             "run:folder",
@@ -183,6 +201,12 @@ def _existing(place: Place, name: str) -> Place:
         )
         return Place(folder, place.run_id)
     return place
+
+
+def _run_id_in(folder: Path) -> str | None:
+    with contextlib.suppress(OSError, ValueError):
+        return str(read_run_file(folder).get("run_id") or "") or None
+    return None
 
 
 def _rank_and_world_size() -> tuple[int, int]:
@@ -232,7 +256,8 @@ def _moved(identity: Identity | None) -> None:
                 complete_run_file(before.folder, {"moved_to": identity.log_dir}, leads=True)
 
 
-def _write_run_file(place: Place, rank: int, world_size: int) -> None:
+def _write_run_file(place: Place, given: Place | None, rank: int, world_size: int) -> None:
+    """given: by the parent here."""
     about = {
         "script": _script(),
         "command": sys.orig_argv,
@@ -240,12 +265,24 @@ def _write_run_file(place: Place, rank: int, world_size: int) -> None:
         "world_size": world_size,
         "run_id": place.run_id,
         "torch": sys.modules["torch"].__version__,
+        **_of_the_command(given, place),
     }
     try:
         complete_run_file(place.folder, about, leads=rank == 0)
     except OSError as error:
         warn_once("run:file", f"cannot write run.json: {_line(error)}")
     point_latest(place.folder, _process.runs)
+
+
+def _of_the_command(given: Place | None, place: Place) -> dict[str, object]:
+    """What the parent here has written into its folder, where the ranks have agreed on another."""
+    if given is None or given.folder == place.folder:
+        return {}
+    try:
+        known = read_run_file(given.folder)
+    except (OSError, ValueError):
+        return {}
+    return {key: known[key] for key in ("script", "command", "started") if known.get(key)}
 
 
 def _script() -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..analysis.verdict.replicas import ReplicaReader, replica_text
 from ..core.ranges import as_ranges, ranges_text
+from ..core.run_files.hosts import hosts_text, with_hosts
 from ..core.run_files.run_file import read_run_file
 from .environment import hung_after_s
 from .report_file import Reported
@@ -27,15 +28,18 @@ _PROGRAM = (
 )
 
 
-def closing_lines(reported: Reported) -> list[str]:
-    """What the parent says."""
+def closing_lines(reported: Reported, judges: bool | None = None) -> list[str]:
+    """What the parent says. judges: whether this host is the one that judges the run, by default
+    the one of rank 0."""
     places = reported.places()
     if not places:
         return [f"my_utils run: nothing was recorded: {_why_nothing(reported)}"]
     own = [place for place in places if place in reported.own_setup]
     note = " (the script's own setup chose it)" if own else ""
-    where = [f"files: {_shown(own or places)}{note}"]
-    if 0 not in reported.ranks and not _are_all(reported, places[0]):
+    where = [*_host_lines(places), f"files: {_shown(own or places)}{note}"]
+    if judges is None:
+        judges = 0 in reported.ranks or _are_all(reported, places[0])
+    if not judges:
         ranks = ranges_text(as_ranges(reported.ranks))
         return [f"ranks {ranks} ran here; the host of rank 0 prints the verdict", *where]
     return [*verdict_lines(places, LINES_MAX - len(where)), *where]
@@ -86,7 +90,20 @@ def verdict_lines(places: Sequence[str], most: int) -> list[str]:
     from ..analysis.verdict.text import shortened
 
     before = _standstill_lines(places) + _replica_lines(places)
-    return before + shortened(_judged_lines(places), most - len(before))
+    hosts = _host_lines(places)  # which have their own line
+    judged = [line for line in _judged_lines(places) if not _is_among(line, hosts)]
+    return before + shortened(judged, most - len(before))
+
+
+def _is_among(line: str, texts: Sequence[str]) -> bool:
+    """Of the lines of a verdict, which may be cut."""
+    shown = line.strip().removesuffix("…")
+    return bool(shown) and any(text.startswith(shown) for text in texts)
+
+
+def _host_lines(places: Sequence[str]) -> list[str]:
+    """Which hosts have not sent all to this one."""
+    return list(filter(None, [hosts_text(with_hosts(places))]))
 
 
 def _standstill_lines(places: Sequence[str]) -> list[str]:
@@ -127,9 +144,9 @@ def _replica_lines(places: Sequence[str]) -> list[str]:
 
 def _judged_lines(places: Sequence[str]) -> list[str]:
     try:
-        from ..analysis.replay.inputs import verdict_of
+        from ..analysis.replay.run_answer import answer_of_run
 
-        return list(verdict_of(list(places), whole=True).lines(_width()))
+        return list(answer_of_run(places, whole=True).verdict.lines(_width()))
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         return [f"my_utils run: no verdict: {reason}"]
@@ -168,5 +185,5 @@ def print_from_another_process(folder: Path) -> None:
 def main() -> None:
     """Prints the verdict on the folder that the command line names."""
     places = sys.argv[1:]
-    where = [f"files: {_shown(places)}"]
+    where = [*_host_lines(places), f"files: {_shown(places)}"]
     print_lines([*verdict_lines(places, LINES_MAX - len(where)), *where])

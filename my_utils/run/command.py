@@ -18,11 +18,22 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ..analysis.live.alerts.options import add_alerts, check_alerts
 from ..core.command_line import EXIT_USAGE, CommandParser, fail, parser
+from ..core.environment import read_switch
 from ..core.ranges import checked, parse_ranks, parse_steps
 from . import in_process
 from .agreement import Place, given_place, launcher_began_s
 from .closing import closing_lines, print_lines
-from .environment import DIR, ID, REPLICAS, REPORT, SITE_FOLDER, is_on, mark_process_tree, reach
+from .environment import (
+    DIR,
+    HOSTS,
+    ID,
+    REPLICAS,
+    REPORT,
+    SITE_FOLDER,
+    is_on,
+    mark_process_tree,
+    reach,
+)
 from .folder import (
     RUNS,
     drop_if_empty,
@@ -34,6 +45,7 @@ from .folder import (
     reserve_somewhere,
     write_run_file,
 )
+from .hosts.listening import Hosts
 from .parent import Child, cannot_run, end_as
 from .python_options import options_for_script
 from .report_file import Reported, read_reports
@@ -41,6 +53,7 @@ from .unreached import Lookout
 
 if TYPE_CHECKING:
     from .alerting import Alerting
+    from .sender import Sender
 
 _USAGE = """\
 my_utils run [options] train.py [arguments …]
@@ -69,8 +82,9 @@ _FILES_OF_PYTHON = (".py", ".pyc", ".pyz", ".pyw")
 CAPTURED = 22, 24  # after the warm-up of most runs
 REPEAT_LEAST = 2  # of one run a side nothing is known of how much runs differ
 _WITH_VALUES = (
-    "-o", "--output", "--capture", "--capture-steps", "--repeat", "--against", "--alert",
-    "--alert-goodput", "--watch-replicas",
+    "-o", "--output", "--capture", "--capture-steps", "--capture-every", "--capture-times",
+    "--repeat", "--against", "--alert", "--alert-goodput", "--watch-replicas",
+    "--to",
 )  # fmt: skip
 
 
@@ -97,9 +111,12 @@ class _Options(NamedTuple):
     repeat: int = 0
     against: _Program | None = None
     capture_steps: tuple[int, int] = CAPTURED
+    capture_every: int | None = None
+    capture_times: int = 1
     alert: str | None = None
     alert_goodput: float | None = None
     watch_replicas: int | None = None
+    to: str | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -144,10 +161,21 @@ def command_parser() -> CommandParser:
     add("--capture-steps", type=checked(_captured), metavar="A:B",
         help=f"with --capture: the first of its steps and the one after the last (default: "
         f"{CAPTURED[0]}:{CAPTURED[1]})")  # fmt: skip
+    add("--capture-every", type=_steps_between, metavar="STEPS",
+        help="with --capture: capture again so many steps later")  # fmt: skip
+    add("--capture-times", type=_steps_between, metavar="N",
+        help="with --capture-every: how often in all (default: 2)")  # fmt: skip
     add("--watch-replicas", type=_steps_between, metavar="STEPS",
         help="in each so many steps, hash the parameters on all ranks, and say if replicas "
         "differ")  # fmt: skip
     add_alerts(chosen)
+    add(
+        "--to",
+        type=_address,
+        metavar="ADDRESS",
+        help="copy the run's files there each minute and at the end: to s3://bucket/run, another "
+        "address of fsspec, or a folder; my_utils why ADDRESS reads those of all hosts",
+    )
     add("--repeat", type=_several, metavar="N",
         help=f"with --against: run each of the two commands N times ({REPEAT_LEAST} or more), in "
         "turns, into A-1, B-1 and so on in the folder, and show how they differ")  # fmt: skip
@@ -164,6 +192,16 @@ def _steps_between(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be 1 step or more, not {text}")
     return int(text)
+
+
+def _address(text: str) -> str:
+    from ..core.run_files.stores import check_address
+
+    try:
+        check_address(text)
+    except (ValueError, ImportError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _several(text: str) -> int:
@@ -195,15 +233,32 @@ def _parse(argv: list[str]) -> tuple[_Options, _Program]:
         )
     if (given.repeat is None) != (given.against is None):
         chosen.error("--repeat and --against need each other: two commands, N times each")
-    if given.capture_steps is not None and given.capture is None:
-        chosen.error("--capture-steps needs --capture, which names the ranks")
+    _check_captures(chosen, given)
+    if given.to is not None and given.against is not None:
+        chosen.error("--to sends one run: not with --against")
     check_alerts(chosen, given)
     capture = None if given.capture is None else frozenset(given.capture)
     return _Options(
         given.output, given.quiet, not given.no_gpu_times, capture, given.repeat or 0,
         None if given.against is None else _other_program(given.against),
-        given.capture_steps or CAPTURED, given.alert, given.alert_goodput, given.watch_replicas,
+        given.capture_steps or CAPTURED, given.capture_every,
+        given.capture_times or (1 if given.capture_every is None else 2),
+        given.alert, given.alert_goodput, given.watch_replicas, given.to,
     ), program  # fmt: skip
+
+
+def _check_captures(chosen: CommandParser, given: argparse.Namespace) -> None:
+    for name in ("steps", "every"):
+        if getattr(given, f"capture_{name}") is not None and given.capture is None:
+            chosen.error(f"--capture-{name} needs --capture, which names the ranks")
+    if given.capture_times is not None and given.capture_every is None:
+        chosen.error("--capture-times needs --capture-every, which says how many steps later")
+    first, end = given.capture_steps or CAPTURED
+    if given.capture_every is not None and given.capture_every <= end - first:
+        chosen.error(
+            f"--capture-every must be above the {end - first} steps of a capture, not "
+            f"{given.capture_every}"
+        )
 
 
 def _other_program(words: list[str]) -> _Program:
@@ -259,6 +314,8 @@ def _run_here(options: _Options, program: _Program) -> int:
         _refuse("put --capture before the launcher: my_utils run --capture 1 -- torchrun …")
     if options.alert is not None:
         _refuse("put --alert before the launcher: my_utils run --alert TARGET -- torchrun …")
+    if options.to is not None:
+        _refuse("put --to before the launcher: my_utils run --to ADDRESS -- torchrun …")
     if is_on():
         _arm(options)
     if program.form == "module":
@@ -318,14 +375,18 @@ def _record(
             del environment[REPORT]  # rank 0 prints the verdict where no parent does
         _announce(place, script, command)
         try:
-            if options.capture is not None:
-                _ask_for_capture(place, options.capture, options.capture_steps)
+            _ask_for_capture(place, options)
+            hosts = _hosts(report)
             try:
                 child = Child(command, environment)
             except OSError as error:
+                if hosts is not None:
+                    hosts.end()
                 return cannot_run(command, error)
             with child:
+                _start(hosts)
                 alerting = _alerting(options, place, report)
+                sender = _sender(options, place, report)
                 lookout = None if report is None or options.quiet else _lookout(report)
                 status = child.wait()
                 if lookout is not None:
@@ -336,10 +397,17 @@ def _record(
                     reported = read_reports(report)
             for folder in {place.folder, *map(Path, reported.agreed_places())}:
                 note_status(folder, status, reported.exits_of_ranks())
+            if hosts is not None:
+                with contextlib.suppress(KeyboardInterrupt):
+                    hosts.end()
+            if sender is not None:
+                sender.command_has_ended()
             if report is not None and not options.quiet:
-                _close(reported)
+                _close(reported, None if hosts is None else hosts.judges)
             if alerting is not None:
                 alerting.end(status, reported, was_asked=child.was_signalled)
+            if sender is not None:
+                sender.end()
         finally:
             drop_if_empty(place.folder, place.run_id, made=made)
     return status
@@ -430,15 +498,21 @@ def _announce(place: Place, script: str | None, command: Sequence[str]) -> None:
         print_lines([f"my_utils run: cannot write {place.folder}/run.json: {error.strerror}"])
 
 
-def _ask_for_capture(place: Place, ranks: frozenset[int], steps: tuple[int, int]) -> None:
+def _ask_for_capture(place: Place, options: _Options) -> None:
     """Leaves the request in the run's folder, where its ranks find it when they begin."""
-    from ..profilers.capture.on_demand.command import request_capture
+    from ..core.ranges import as_ranges
+    from ..profilers.capture.on_demand.control_file import Request, add_request, new_id
 
+    if options.capture is None:
+        return
+    first, end = options.capture_steps
     try:
-        request_capture(
-            place.folder, ranks=ranks, steps=steps[1] - steps[0], first_step=steps[0],
-            at_start=True,
+        request = Request(
+            id=new_id(), ranks=as_ranges(options.capture), steps=end - first, first_step=first,
+            every=options.capture_every, times=options.capture_times, at_start=True,
+            time=time.time(),
         )  # fmt: skip
+        add_request(Path(place.folder), request)
     except OSError as error:
         print_lines([f"my_utils run: cannot ask for a capture: {error.strerror}"])
 
@@ -455,16 +529,46 @@ def _alerting(options: _Options, place: Place, report: Path | None) -> Alerting 
         return None
 
 
+def _sender(options: _Options, place: Place, report: Path | None) -> Sender | None:
+    if options.to is None:
+        return None
+    from .sender import Sender
+
+    try:
+        if report is not None:  # else a line has said that no process can report where it writes
+            return Sender(options.to, report, place.run_id, quiet=options.quiet)
+    except OSError as error:
+        print_lines([f"my_utils run: nothing is sent to {options.to}: {error.strerror}"])
+    return None
+
+
+def _hosts(report: Path | None) -> Hosts | None:
+    """None where the files of other hosts do not come to that of rank 0."""
+    if report is None or not read_switch(HOSTS, default=True):
+        return None
+    try:
+        return Hosts(report)
+    except (OSError, RuntimeError) as error:
+        print_lines([f"my_utils run: several hosts are not put together: {error}"])
+        return None
+
+
+def _start(hosts: Hosts | None) -> None:
+    with contextlib.suppress(RuntimeError):  # no more threads may be started
+        if hosts is not None:
+            hosts.start()
+
+
 def _lookout(report: Path) -> Lookout | None:
     with contextlib.suppress(RuntimeError):  # no more threads may be started
         return Lookout(report)
     return None
 
 
-def _close(reported: Reported) -> None:
+def _close(reported: Reported, judges: bool | None) -> None:
     """Says how it went. A second Ctrl-C leaves that out."""
     with contextlib.suppress(OSError, KeyboardInterrupt):
-        print_lines(closing_lines(reported))
+        print_lines(closing_lines(reported, judges))
 
 
 # --- bare ---

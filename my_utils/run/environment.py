@@ -13,6 +13,7 @@
 | MY_UTILS_RUN_COLLECTIVES | off: single collectives are not recorded |
 | MY_UTILS_RUN_HUNG | the seconds without a step after which torch's recorder is dumped; 0: never |
 | MY_UTILS_RUN_REPLICAS | in each how many steps replicas are checked; not set: never |
+| MY_UTILS_RUN_HOSTS | off: what other hosts record does not come to the host of rank 0 |
 | TORCH_FR_BUFFER_SIZE | 256, unless the user has set it: torch keeps the last collectives |
 | PYTHONPATH | the folder of our sitecustomize, before the user's |
 """
@@ -39,6 +40,7 @@ COLLECTIVES = "MY_UTILS_RUN_COLLECTIVES"
 HUNG = "MY_UTILS_RUN_HUNG"
 HUNG_S = 30.0
 REPLICAS = "MY_UTILS_RUN_REPLICAS"
+HOSTS = "MY_UTILS_RUN_HOSTS"
 FLIGHT_RINGS = (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_TRACE_BUFFER_SIZE",

@@ -33,6 +33,8 @@ class Reported:
     torches: int = 0
     ranks: dict[int, int] = field(default_factory=dict)
     folders: dict[int, str] = field(default_factory=dict)  # of each process, by its pid
+    attempts: dict[int, int] = field(default_factory=dict)  # starts of the launcher, by pid
+    attempt: int = 0  # the last of these that was reported
     exits: dict[int, int] = field(default_factory=dict)  # by pid; -n where signal n ended it
     own_setup: set[str] = field(default_factory=set)
     others: list[str] = field(default_factory=list)
@@ -47,8 +49,13 @@ class Reported:
         return [place for place in self.places() if place not in self.own_setup]
 
     def exits_of_ranks(self) -> dict[int, int]:
-        """Of the newest process of each rank that did not end with 0, its exit status."""
-        return {rank: self.exits[pid] for rank, pid in self.ranks.items() if pid in self.exits}
+        """Of each rank of the last attempt that did not end with 0, its exit status. A rank of an
+        earlier one may be on another host now."""
+        return {
+            rank: self.exits[pid]
+            for rank, pid in self.ranks.items()
+            if pid in self.exits and self.attempts[pid] == self.attempt
+        }
 
 
 def report_rank(rank: int, folder: Path, *, own_setup: bool) -> None:
@@ -56,7 +63,13 @@ def report_rank(rank: int, folder: Path, *, own_setup: bool) -> None:
 
     own_setup: the script has chosen the folder.
     """
-    _report("rank", {"rank": rank, "pid": os.getpid(), "folder": str(folder), "own": own_setup})
+    from ..core.identity import attempt_from_environment
+
+    about = {
+        "rank": rank, "pid": os.getpid(), "folder": str(folder), "own": own_setup,
+        "attempt": attempt_from_environment() or 0,
+    }  # fmt: skip
+    _report("rank", about)
 
 
 def watch_exits() -> None:
@@ -117,6 +130,7 @@ def _add_rank(found: Reported, about: dict[str, Any]) -> None:
     rank, pid = int(about["rank"]), int(about["pid"])
     found.ranks[rank] = pid
     found.folders[pid] = folder
+    found.attempts[pid] = found.attempt = int(about.get("attempt", 0))
     if about["own"]:
         found.own_setup.add(folder)
 

@@ -365,6 +365,7 @@ def test_a_late_setup_of_the_script_wins_from_then_on(tmp_path: Path) -> None:
     assert "files: mine (the script's own setup chose it)" in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_text_goes_where_it_went(run_python: RunPython, tmp_path: Path) -> None:
     """Messages of the script's logger are on stderr, bare and recorded."""

@@ -23,7 +23,7 @@ from ..conftest import ROOT
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-pytestmark = [pytest.mark.slow, pytest.mark.long_file, pytest.mark.timeout(450)]
+pytestmark = [pytest.mark.thorough, pytest.mark.long_file, pytest.mark.timeout(450)]
 
 ENDS_S, LEAVES_S = 300, 60
 JOINS_S = 120  # torch waits for 600 by default
@@ -137,8 +137,9 @@ def run_of(place: Path) -> tuple[dict[str, Any], set[str]]:
 
 
 def start_on_host(
-    folder: Path, host: int, disk: str, command: list[str], network: Network = SHARED_NETWORK
-) -> subprocess.Popen[str]:
+    folder: Path, host: int, disk: str, command: list[str], network: Network = SHARED_NETWORK,
+    options: Sequence[str] = (),
+) -> subprocess.Popen[str]:  # fmt: skip
     """`my_utils run -- COMMAND` in namespaces of a host, whose logs come to `of<host>`."""
     probe = subprocess.run(
         ["unshare", "-m", "-u", "mount", "-t", "tmpfs", "tmpfs", folder],
@@ -152,7 +153,7 @@ def start_on_host(
         **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": network.interface,
     }  # fmt: skip
-    words = [sys.executable, "-m", "my_utils", "run", "--", *command]
+    words = [sys.executable, "-m", "my_utils", "run", *options, "--", *command]
     arguments = [disk, str(work), f"host{host}", str(folder / f"of{host}"), *words]
     enter = [*network.enter[host], "unshare", "-m", "-u"]
     return subprocess.Popen(
@@ -207,6 +208,58 @@ def on_two_hosts(
         runs = {place.name: run_of(place) for place in places if not place.is_symlink()}
         found.append(Host(process.returncode, runs, output))
     return found
+
+
+# The rank that makes the first step proposes the folder.
+STEPS = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+optimizer = torch.optim.SGD(torch.nn.Linear(4, 4).parameters(), lr=0.1)
+is_first = os.environ["RANK"] == sys.argv[1]
+if not is_first:
+    dist.barrier()
+for step in range(12):
+    optimizer.step()
+    if is_first and step == 0:
+        dist.barrier()
+"""
+
+BOTH_JOBS = """
+unset MY_UTILS_RUN
+run() { env RANK=$1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$2 \\
+    "$3" -m my_utils run -o "logs/$4" -- "$3" "$5" "$6"; }
+run $1 $2 "$4" $5 "$7" 0 & first=$!
+run $1 $3 "$4" $6 "$7" 1 & second=$!
+wait $first && wait $second
+"""
+
+
+def test_two_jobs_whose_folders_have_the_same_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one host the first job has made `x`, on the other one the second job has, and each job's
+    ranks agree on that `x`."""
+    monkeypatch.setenv("MY_UTILS_RUN", "0")
+    script = tmp_path / "train.py"
+    script.write_text(STEPS)
+    ports = [str(free_port()) for _ in range(2)]
+    processes = [
+        start_on_host(
+            tmp_path, host, "separate",
+            ["sh", "-c", BOTH_JOBS, "sh", str(host), *ports, sys.executable, *names, str(script)],
+        )
+        for host, names in enumerate((["x", "y"], ["y", "x"]))
+    ]  # fmt: skip
+    outputs = outputs_of(processes)
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    found = [
+        [run_of(tmp_path / f"of{host}" / "logs" / name) for name in names]
+        for host, names in enumerate((["x", "y"], ["y", "x"]))
+    ]
+    assert found[0][0][0]["run_id"] != found[0][1][0]["run_id"]
+    for host in found:
+        for (about, ids), (first, _) in zip(host, found[0], strict=True):
+            assert ids == {about["run_id"]} == {first["run_id"]}, found
 
 
 def check_one_identity(hosts: list[Host], world_size: int, statuses: set[int]) -> None:

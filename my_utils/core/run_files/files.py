@@ -8,6 +8,7 @@ are read.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ... import _core
 from ..bounded_read import describe, read_whole
 from ..ranks import boot_id, host_name, process_began_s
+from .copied import now_in
+from .hosts import is_over
 from .pointers import follow_pointer
 from .state import WORLD_SIZE_MAX, FinishedStage, OpenStage, Problem, Rank, Thread
 
@@ -239,13 +242,16 @@ def _threads(threads: Iterable[dict[str, Any]], now_ns: int) -> list[Thread]:
 
 def _from_heartbeat(label: str, beat: Beat, silent_after_s: float, has_moved: bool) -> Rank:
     found = beat.content
-    age, ahead = _age_and_clock(found.time, beat.written_s, time.time())
+    folder = os.path.dirname(beat.path)
+    now_s = now_in(folder)
+    age, ahead = _age_and_clock(found.time, beat.written_s, now_s)
     if has_moved:
         age, ahead = 0.0, found.time - beat.written_s
     if found.closed:
         state = "closed"
     else:
-        state = "silent" if age > max(silent_after_s, HEARTBEAT_SILENT_S) else "running"
+        is_late = age > max(silent_after_s, HEARTBEAT_SILENT_S)
+        state = "silent" if is_late or is_over(folder, now_s) else "running"
     seen_ns = round((found.time + age + found.time_offset) * 1e9)
     rank, worker = split_label(label)
     return Rank(

@@ -83,3 +83,12 @@ def read_heartbeat(data: bytes) -> Heartbeat:
         raise ValueError(f"damaged or cut short: {error}") from error
     except Foreign as error:
         raise ValueError(f"not a heartbeat of my_utils: {error}") from error
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether it is a heartbeat, and none that is being written over."""
+    try:
+        read_heartbeat(data)
+    except ValueError:
+        return False
+    return True

@@ -21,6 +21,10 @@ import errno
 import os
 import re
 
+from .copied import LIST
+from .hosts import host_folders, with_hosts, without_sent
+from .stores import is_address
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 
 LEVELS = 2  # of folders below the one in which a run is looked for
 HERE = "."
+REFRESH_S = 15.0  # of what hosts send each minute
+PROBLEMS_SHOWN = 10
 
 FILE_OF_A_RUN = re.compile(
     r"profile_rank_-?\d+.*\.csv"
@@ -39,12 +45,16 @@ FILE_OF_A_RUN = re.compile(
 
 class FoundRun:
     """path: what to read. how: one sentence that says why it is this one, without the period at its
-    end; empty if the user has named it. paths: `path`, and the folders of the run's other hosts."""
+    end; empty if the user has named it. paths: `path`, and the folders of the run's other hosts.
+    folder: `path`, or one in which all of these are."""
 
-    def __init__(self, path: str, how: str = "", others: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: str, how: str = "", others: Sequence[str] = (), folder: str | None = None
+    ) -> None:
         self.path = path
         self.how = how
         self.paths = [path, *others]
+        self.folder = folder if folder is not None and others else path
 
     def __repr__(self) -> str:
         return f"FoundRun(path={self.path!r}, how={self.how!r})"
@@ -53,23 +63,24 @@ class FoundRun:
 def find_run(path: StrPath | None = None) -> FoundRun:
     """The run that `path` means.
 
-    path: a run is itself, and so is a file, a glob, a `-`, and what holds no run: the reader has
-        the words for these. Any other folder means the newest run in it, at most two levels deep:
-        all folders whose run.json has its id, as those of several hosts. None means the newest run
-        in the working directory, itself included.
+    path: a run is itself, with what other hosts have sent to it; so is a file, a glob, a `-`, and
+        what holds no run: the reader has the words for these. Any other folder means the newest run
+        in it, at most two levels deep: all folders whose run.json has its id, as those of several
+        hosts. None means the newest run in the working directory, itself included.
 
     Raises FileNotFoundError if there is none and `path` is None. Links are followed; folders
     whose names begin with a dot are passed by. Thread-safe.
     """
     given = None if path is None else os.fspath(path)
     if given is not None and (not os.path.isdir(given) or is_run(given)):
-        return FoundRun(given)
+        return FoundRun(given, others=host_folders(given))
     found = _runs_below(given or HERE)
     if found:
         newest = max(found, key=lambda place: (found[place], place))
         own_id = _run_id(newest) if len(found) > 1 else ""
         others = [one for one in sorted(found) if one != newest and own_id == _run_id(one) != ""]
-        return FoundRun(newest, _sentence(newest, others, len(found), given), others)
+        how, hosts = _sentence(newest, others, len(found), given), with_hosts([newest, *others])
+        return FoundRun(newest, how, hosts[1:], given)
     if given is not None:
         return FoundRun(given)
     raise FileNotFoundError(
@@ -77,6 +88,11 @@ def find_run(path: StrPath | None = None) -> FoundRun:
         "no run found (searched two levels); pass a log directory",
         HERE,
     )
+
+
+def run_folders(paths: Iterable[StrPath]) -> list[str]:
+    """What `find_run` finds by all of these paths, each once."""
+    return without_sent(found for path in paths for found in find_run(path).paths)
 
 
 def tell_how(command: str, found: Iterable[FoundRun]) -> None:
@@ -90,22 +106,62 @@ def tell_how(command: str, found: Iterable[FoundRun]) -> None:
 
 def found_logs(command: str, paths: Sequence[StrPath], quiet: bool) -> list[str]:
     """What a command reads of one run: all paths of `found_runs`."""
-    return [path for one in found_runs(command, paths, quiet) for path in one.paths]
+    return without_sent(path for one in found_runs(command, paths, quiet) for path in one.paths)
 
 
 def found_runs(command: str, paths: Sequence[StrPath], quiet: bool) -> list[FoundRun]:
-    """`find_run` of each path, or the newest run here where there are none. Says how they were
-    found unless `quiet`. Ends the command where a path does not exist, or there is no run."""
+    """`find_run` of each path, or the newest run here where there are none; of an address, or a
+    folder to which hosts have sent, the newest run there. Says how they were found unless `quiet`.
+    Ends the command where a path does not exist, or there is no run."""
     from ..command_line import EXIT_USAGE, check_inputs, fail
 
-    check_inputs(command, paths)
+    named = [os.fspath(path) for path in paths]
+    there = {path for path in named if _holds_sent(path)}
+    check_inputs(command, [path for path in named if path not in there])
     try:
-        found = [find_run(path) for path in paths] if paths else [find_run()]
+        found = [
+            _fetched(command, path, quiet) if path in there else find_run(path) for path in named
+        ] or [find_run()]
     except FileNotFoundError as error:
+        raise SystemExit(fail(command, error, EXIT_USAGE)) from None
+    except (OSError, ImportError) as error:
+        if not there:
+            raise
         raise SystemExit(fail(command, error, EXIT_USAGE)) from None
     if not quiet:
         tell_how(command, found)
     return found
+
+
+def _holds_sent(path: str) -> bool:
+    """Whether it is an address, or a folder to which hosts have sent."""
+    if is_address(path):
+        return True
+    try:
+        with os.scandir(path) as entries:
+            found = {entry.name: entry.is_dir() for entry in entries}
+    except OSError:
+        return False
+    folders = (os.path.join(path, name) for name, is_folder in found.items() if is_folder)
+    return LIST in found or any(os.path.isfile(os.path.join(one, LIST)) for one in folders)
+
+
+def _fetched(command: str, address: str, quiet: bool) -> FoundRun:
+    """`live` reads the newest rows only, and goes on with what comes."""
+    from ..command_line import say
+    from .fetched import Fetched
+
+    is_live = command == "live"
+    run = Fetched(address, only_newest=is_live)
+    if is_live:
+        run.keep_fresh(REFRESH_S)
+    if not quiet:
+        for line in run.problems[:PROBLEMS_SHOWN]:
+            say(command, line)
+        if len(run.problems) > PROBLEMS_SHOWN:
+            say(command, f"and {len(run.problems) - PROBLEMS_SHOWN} more")
+    first, *others = run.folders
+    return FoundRun(first, run.how, others, run.top)
 
 
 def is_run(folder: StrPath) -> bool:
@@ -142,14 +198,14 @@ def _runs_below(top: str) -> dict[str, int]:
     found: dict[str, int] = {}
     seen: set[tuple[int, int]] = set()
     folders = [top]
-    for level in range(LEVELS + 1):
+    for _ in range(LEVELS + 1):
         below: list[str] = []
         for folder in folders:
             written_ns, inside = _read_folder(folder, seen)
             below += inside
             if written_ns is not None:
                 found[folder] = written_ns
-        folders = below if level < LEVELS else []
+        folders = below
     return found
 
 

@@ -7,6 +7,7 @@ process that ended before the others began, and whose rank this run does not hav
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import re
 import time
@@ -14,7 +15,9 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from .copied import now_in
 from .files import CLOCK_DIFFERENCE_MAX_S, LABEL, Files, read_files
+from .hosts import with_hosts
 from .state import Found, Problem, Rank
 
 READERS = 8  # threads: on a network file system the time goes into waiting
@@ -40,7 +43,7 @@ def find_ranks(
     the clocks of the hosts, of their file server and of this process may be hours apart.
     """
     files: dict[str, Files] = {}
-    for log_dir in [log_dirs] if isinstance(log_dirs, str) else log_dirs:
+    for log_dir in with_hosts([log_dirs] if isinstance(log_dirs, str) else log_dirs):
         _list_files(log_dir, only, files)
 
     results = _read_all(list(files.items()), silent_after_s)
@@ -74,7 +77,8 @@ def _look_again(files: dict[str, Files], results: list[_Read], silent_after_s: f
         rank = results[place][0]
         if rank is not None and rank.source == "heartbeat" and rank.state != "closed":
             written_ns = _written_ns(own)
-            age_s = time.time() - written_ns / 1e9
+            now_s = max(now_in(os.path.dirname(path)) for path in own.heartbeats)
+            age_s = now_s - written_ns / 1e9
             seems_old = rank.state == "silent" and age_s < LOOKED_AT_S
             if seems_old or age_s < -CLOCK_DIFFERENCE_MAX_S:
                 doubtful[place] = label, own, written_ns
@@ -138,8 +142,9 @@ def _overlapping(ranks: Sequence[Rank]) -> set[str]:
     others. A process whose start is not known has always been there."""
     labels: set[str] = set()
     began = float("inf")
-    for rank in sorted(ranks, key=last_sign_s, reverse=True):
-        if labels and last_sign_s(rank) < began:
+    signs = [(last_sign_s(rank), rank) for rank in ranks]
+    for sign_s, rank in sorted(signs, key=operator.itemgetter(0), reverse=True):
+        if labels and sign_s < began:
             break
         labels.add(rank.label)
         began = min(began, float("-inf") if rank.began_s is None else rank.began_s)

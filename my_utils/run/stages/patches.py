@@ -102,6 +102,8 @@ class Patches:
         when_imported("torch.nn.utils.clip_grad", self._late(self._clipping))
         when_imported("torch.distributed.checkpoint", self._late(self._distributed_checkpoints))
         when_imported("safetensors.torch", self._late(self._safetensors))
+        for package in ("lightning.fabric", "lightning_fabric"):
+            when_imported(f"{package}.plugins.io.torch_io", self._late(self._lightning))
         when_imported("torch._dynamo.callback", self._late(self._compiling))
         for module, kind in (("arrow", "Dataset"), ("iterable", "IterableDataset")):
             when_imported(f"datasets.{module}_dataset", self._late(self._iterated(kind, "iter")))
@@ -476,6 +478,10 @@ class Patches:
     def _safetensors(self, module: Any) -> None:
         for name in ("save_file", "load_file", "save_model", "load_model"):
             self._file(module, name, "filename")
+
+    def _lightning(self, module: Any) -> None:
+        """Which gives torch.save a buffer, and then writes the file itself."""
+        self._file(module.TorchCheckpointIO, "save_checkpoint", "path")
 
     def _compiling(self, module: Any) -> None:
         handler, compiled = module.callback_handler, self._listener.compiled

@@ -42,7 +42,7 @@ from .roots import Roots, outermost
 from .standstill import StandstillWatch
 
 if TYPE_CHECKING:
-    from ...tensors.replicas.watch import ReplicaWatch
+    from ...tensors.replicas.checks import ReplicaChecks
 
 # The host works in these, and events would time that.
 _ON_THE_DEVICE = "^(?!input$|checkpoint$|restore$)"
@@ -142,7 +142,7 @@ class Recorder(Listener):
         self._buckets: SampledSteps = BucketSampler(self.stages, self._write, bucket_steps())
         self.stages.buckets = None
         self._standstill: StandstillWatch | None = None
-        self._replicas: ReplicaWatch | None = None
+        self._replicas: ReplicaChecks | None = None
         # Groups by id() too, weakly: one that the script drops takes its threads with it.
         self._met: dict[tuple[str, str, int], Callable[[], object]] = {}
         self._written: set[tuple[str, str, str]] = set()
@@ -491,11 +491,11 @@ class Recorder(Listener):
         """A step is one of the optimizer; the timer of the stages is theirs."""
         every, models = replica_steps(), outermost(modules)
         if every and models and GlobalLogger().world_size > 1:
-            from ...tensors.replicas.watch import ReplicaWatch
+            from ...tensors.replicas.checks import ReplicaChecks
 
             names = [f"{type(model).__name__}_{n}" for n, model in enumerate(models)]
             named = dict(zip(names, models, strict=True)) if len(models) > 1 else {"": models[0]}
-            self._replicas = ReplicaWatch(named, every, timer=self.stages.timer)
+            self._replicas = ReplicaChecks(named, every, timer=self.stages.timer)
 
     def _check_replicas(self) -> None:
         if self._replicas is not None:

@@ -1,0 +1,1 @@
+"""Hosts of one run that share no disk."""
