@@ -10,18 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import _core
+from .dtypes import BYTES
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-# Types whose elements are bytes, of which torch calculates nothing and copies some only.
-BYTES = frozenset(
-    (
-        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in range(1, 8)),
-        *("bits8", "bits1x8", "bits2x4", "bits4x2"),
-    )
-)
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

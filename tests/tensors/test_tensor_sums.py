@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 import pickle
 import random
 from collections.abc import Iterator
@@ -26,8 +25,8 @@ from my_utils.tensors import (
 
 from ..support import tensor_hash_oracle as oracle
 from ..support.meanwhile import runs_meanwhile
+from ..support.tilings import random_tensor
 
-DTYPES = [torch.uint8, torch.bfloat16, torch.float32, torch.float64, torch.complex128]
 # The definition's own figures, which the page on the tensor hash has too.
 VECTORS = {
     b"": ("0000000000000000", "0000000000000000", "fac093705c7c9f2b9ee5bd6e6290f795"),
@@ -45,32 +44,9 @@ VECTORS = {
 }  # fmt: skip
 
 
-def random_bits(shape: tuple[int, ...], dtype: torch.dtype, rng: random.Random) -> torch.Tensor:
-    data = bytearray(rng.randbytes(math.prod(shape) * dtype.itemsize))
-    return torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(shape)
-
-
-def name_of(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-
-
 def cut_at_random(size: int, rng: random.Random) -> list[tuple[int, int]]:
     edges = {0, size, *(rng.randrange(size + 1) for _ in range(rng.randrange(4)))}
     return list(itertools.pairwise(sorted(edges)))
-
-
-def random_tensor(rng: random.Random) -> torch.Tensor:
-    """Of one to three dimensions, row-major or not; sometimes all sizes are multiples of 16."""
-    ndim, unit = rng.randint(1, 3), rng.choice([1, 16])
-    most = {1: 9000, 2: 110, 3: 22}[ndim] // unit
-    shape = tuple(unit * rng.randint(1, max(most, 1)) for _ in range(ndim))
-    order = rng.sample(range(ndim), ndim)
-    made = random_bits(tuple(shape[dim] for dim in order), rng.choice(DTYPES), rng)
-    return made.permute([order.index(dim) for dim in range(ndim)])
 
 
 def tiles(tensor: torch.Tensor, rng: random.Random) -> Iterator[TensorSums]:
@@ -84,32 +60,25 @@ def tiles(tensor: torch.Tensor, rng: random.Random) -> Iterator[TensorSums]:
         yield part
 
 
-def check_tilings(count: int, seed: int) -> None:
-    rng = random.Random(seed)
-    for _ in range(count):
-        tensor = random_tensor(rng)
+def test_random_tilings() -> None:
+    """`tests/tensors/passport/test_tilings.py` has more, through files of passports."""
+    rng = random.Random(1)
+    for _ in range(40):
+        made = random_tensor(rng)
+        tensor = made.tensor
         parts = list(tiles(tensor, rng))
         whole = parts[0]
         for part in parts[1:]:
             whole = whole + part
-        assert whole.sums == oracle.sums(bytes_of(tensor))
+        assert whole.sums == oracle.sums(made.data)
         assert whole.cut == ()
         assert whole == tensor_sums(tensor)
-        digest = sums_digest(whole, name_of(tensor), tensor.shape)
+        digest = sums_digest(whole, made.name, tensor.shape)
         assert digest == tensor_hash(tensor)
-        assert digest.content == oracle.to_hex(oracle.content(bytes_of(tensor)))
+        assert digest.content == oracle.to_hex(oracle.content(made.data))
         together = [piece for part in parts for piece in part.cut]
         added = np.array([part.sums for part in parts], np.uint64).sum(axis=0)
         assert TensorSums(added.tolist(), whole.total, whole.total, together) == whole
-
-
-def test_random_tilings() -> None:
-    check_tilings(40, seed=1)
-
-
-@pytest.mark.slow
-def test_a_thousand_random_tilings() -> None:
-    check_tilings(1000, seed=2)
 
 
 @pytest.mark.parametrize("data", VECTORS, ids=len)

@@ -18,6 +18,7 @@ from ..conftest import RunPython  # noqa: E402
 from ..support import tensor_hash_oracle as oracle  # noqa: E402
 from ..support.compilers import needs_cxx  # noqa: E402
 from ..support.dtypes import DTYPES  # noqa: E402
+from ..support.variants import gate_runs  # noqa: E402
 
 pytestmark = pytest.mark.long_file
 
@@ -350,7 +351,7 @@ def test_opcheck(make: Callable[[], Any], requires_grad: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", gate_runs(("True",), [False, True]))
 @pytest.mark.parametrize("backend", COMPILED_BACKENDS)
 def test_results_in_a_compiled_graph(backend: str, dynamic: bool) -> None:
     def function(x: Any) -> Any:

@@ -17,8 +17,9 @@ is shuffled alone is found.
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -43,6 +44,7 @@ from .leaves import (
     is_tensordict,
     items,
     on_cpu,
+    split_digests,
 )
 
 if TYPE_CHECKING:
@@ -230,12 +232,12 @@ def _signature(leaves: Leaves, size: int) -> torch.Tensor:
     return torch.from_numpy(rows)
 
 
-def _joint_of(rows: Iterable[_Rows]) -> _Rows:
+def _joint_of(rows: _Rows) -> _Rows:
     """The digest of each row's columns from the third on: its low half."""
     import numpy as np
 
-    found = _core.tensor_hash([row[2:] for row in rows])
-    return np.array([int(digest.content[16:], 16) for digest in found], np.uint64).view(np.int64)
+    halves = np.frombuffer(_core.row_hashes(rows[:, 2:], False), ">u8").reshape(-1, 2)
+    return halves[:, 1].astype(np.uint64).view(np.int64)
 
 
 def _with_key(payload: Any, rows: torch.Tensor) -> Any:
@@ -272,11 +274,14 @@ def _tensordict_with_key(payload: Any, rows: torch.Tensor) -> Any:
 
 def _verify(batch: Any, logger: logging.Logger | None, strict: bool) -> Verification:
     _check_payload(batch)
-    log = _error_of(logger)
+    if logger is not None:
+        _error_of(logger)
     signature, rest = _take_key(batch)
     result = Verification(rest, list(_mismatches(rest, signature)))
-    for line in _lines(result.mismatches):
-        log("data inconsistency: %s", line)
+    if result.mismatches:
+        log = _error_of(logger)
+        for line in _lines(result.mismatches):
+            log("data inconsistency: %s", line)
     if strict and result.mismatches:
         raise DataConsistencyError(result)
     return result
@@ -347,35 +352,33 @@ def _dtype_name(part: Any) -> str:
 
 
 def _all_rows(signature: Sequence[Any]) -> list[_Rows]:
-    """The rows, each an array of its columns; a collate function may have left them in a list."""
+    """The rows, in arrays of rows of one width; a collate function may have left them in a list."""
     import numpy as np
 
-    found = []
+    found: list[_Rows] = []
     for part in signature:
         rows = np.asarray(on_cpu(part))
         while rows.ndim > 2:  # of a TensorDict: a row is repeated over the inner dimensions
             rows = rows[:, 0] if rows.shape[1] else rows.reshape(0, rows.shape[-1])
-        found += list(np.atleast_2d(rows))
-    return found
+        found.append(np.atleast_2d(rows))
+    widths = {rows.shape[1] for rows in found}
+    return [np.concatenate(found)] if len(found) > 1 and len(widths) == 1 else found
 
 
-def _compare(batch: Any, rows: list[_Rows], single: bool) -> Iterator[Mismatch]:
+def _compare(batch: Any, blocks: list[_Rows], single: bool) -> Iterator[Mismatch]:
     """Whatever differs. `single`: one sample, which is not in a batch."""
-    sound = _sound(rows)
-    for sample in sorted(set(range(len(rows))) - set(sound)):
-        old = len(rows[sample]) > 0 and rows[sample][0] == _VERSION_1
-        detail = "its checksums themselves were changed" if not old else _OF_VERSION_1
-        yield Mismatch("", None if single else sample, "damaged", detail)
-    if not rows and batch_size(batch):
+    signed, sound = _signed_leaves(blocks)
+    if not all(sound):
+        yield from _damaged(blocks, sound, single)
+    if not sound and batch_size(batch):
         yield Mismatch("", None, "length", f"{batch_size(batch)} samples, and no checksums")
-    if not sound:
+    if not any(sound):
         return
-    signed = _signed_leaves(rows, sound)
-    arrived = Arrived(batch, signed, len(rows), single)
+    arrived = Arrived(batch, signed, len(sound), single)
     for name, wanted in signed.items():
         if name in arrived.wrong_lengths:
             count = arrived.wrong_lengths[name]
-            detail = f"{count or 'no'} samples, and checksums of {len(rows)}"
+            detail = f"{count or 'no'} samples, and checksums of {len(sound)}"
             yield Mismatch(decode(name), None, "length", detail)
         elif name not in arrived.leaves:
             yield Mismatch(decode(name), None, "missing", "was signed, and is not there")
@@ -384,39 +387,66 @@ def _compare(batch: Any, rows: list[_Rows], single: bool) -> Iterator[Mismatch]:
                 yield found._replace(sample=None) if single else found
 
 
-def _sound(rows: list[_Rows]) -> list[int]:
-    """The rows that are as they were written, and have the keys of the first such one."""
-    written = [
-        i
-        for i, row in enumerate(rows)
-        if len(row) >= 2 and len(row) % _LEAF_COLUMNS == 2 and row[0] == _VERSION_2
-    ]
-    joint = dict(zip(written, _joint_of([rows[i] for i in written]), strict=True))
-    sound = [i for i in written if rows[i][1] == joint[i]]
-    return [i for i in sound if _names(rows[i]) == _names(rows[sound[0]])]
+def _damaged(blocks: list[_Rows], sound: list[bool], single: bool) -> Iterator[Mismatch]:
+    rows = itertools.chain.from_iterable(blocks)
+    for sample, (row, is_sound) in enumerate(zip(rows, sound, strict=True)):
+        if not is_sound:
+            old = len(row) > 0 and row[0] == _VERSION_1
+            detail = "its checksums themselves were changed" if not old else _OF_VERSION_1
+            yield Mismatch("", None if single else sample, "damaged", detail)
 
 
-def _names(row: _Rows) -> bytes:
-    return row[2:].reshape(-1, _LEAF_COLUMNS)[:, :_NAME_COLUMNS].tobytes()
+def _signed_leaves(blocks: list[_Rows]) -> tuple[Signed, list[bool]]:
+    """What was signed, by name, None for a sample whose row is not sound; and which rows are sound:
+    as they were written, and with the names of the first such one."""
+    written = [_are_written(rows) for rows in blocks]
+    both = list(zip(blocks, written, strict=True))
+    first = next((rows[flags][:1] for rows, flags in both if flags.any()), None)
+    if first is None:
+        return {}, [False] * sum(map(len, blocks))
+    names = _columns_of(first)[0, :, :_NAME_COLUMNS]
+    digests: list[list[Digest | None]] = [[] for _ in names]
+    sound: list[bool] = []
+    for rows, flags in both:
+        pieces: list[Digest] = []
+        has_names = rows.shape[1] == first.shape[1]
+        if has_names:
+            columns = _columns_of(rows)
+            flags = flags & (columns[:, :, :_NAME_COLUMNS] == names).all(axis=(1, 2))
+            pieces = split_digests(columns[:, :, _NAME_COLUMNS:].transpose(1, 0, 2).tobytes())
+        is_sound = flags.tolist() if has_names else [False] * len(rows)
+        for number, found in enumerate(digests):
+            if all(is_sound):
+                found += pieces[number * len(rows) : (number + 1) * len(rows)]
+            else:
+                at = number * len(rows)
+                found += (pieces[at + i] if ok else None for i, ok in enumerate(is_sound))
+        sound += is_sound
+    return {name.tobytes(): found for name, found in zip(names, digests, strict=True)}, sound
 
 
-def _signed_leaves(rows: list[_Rows], sound: list[int]) -> Signed:
-    """What was signed, by name; None for samples whose row is not sound."""
-    signed = {}
-    whole = set(sound)
-    first = rows[sound[0]]
-    for at in range(2, len(first), _LEAF_COLUMNS):
-        behind = at + _NAME_COLUMNS
-        signed[first[at:behind].tobytes()] = [
-            row[behind : behind + 2].tobytes() if i in whole else None for i, row in enumerate(rows)
-        ]
-    return signed
+def _are_written(rows: _Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows are as they were written."""
+    import numpy as np
+
+    if rows.shape[1] < 2 or rows.shape[1] % _LEAF_COLUMNS != 2:
+        return np.zeros(len(rows), bool)
+    written: np.ndarray[Any, np.dtype[np.bool_]] = rows[:, 0] == _VERSION_2
+    written &= rows[:, 1] == _joint_of(rows)
+    return written
+
+
+def _columns_of(rows: _Rows) -> _Rows:
+    """By row and leaf."""
+    return rows[:, 2:].reshape(len(rows), (rows.shape[1] - 2) // _LEAF_COLUMNS, _LEAF_COLUMNS)
 
 
 def _compare_leaf(name: bytes, batch: Arrived, wanted: list[Digest | None]) -> Iterator[Mismatch]:
     key, found = decode(name), batch.leaves[name]
     if len(found) == 1:  # one for all samples
         found = found * len(wanted)
+    if found == wanted:
+        return
     sources: dict[Digest | None, int] = {}
     for sample, digest in enumerate(wanted):
         sources.setdefault(digest, sample)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ... import _core
@@ -13,11 +13,12 @@ from ..tensor_kinds import resolve
 
 KEY = "__my_utils_checksums__"
 NAME_BYTES = 32
+DIGEST_BYTES = 16
 _NOT_IN_NAMES = frozenset(".[\0")  # what parts names, and what ends them
 # How a leaf was hashed, the first letter of its name: a digest a sample, or one for all samples.
 ROWS, WHOLE = b"r", b"w"
 
-Digest = bytes  # 16 of them
+Digest = bytes  # DIGEST_BYTES of them
 Leaves = dict[bytes, list[Digest]]  # by encoded name
 Signed = dict[bytes, list[Digest | None]]  # the same of a batch's samples; None: damaged
 
@@ -27,6 +28,17 @@ Signed = dict[bytes, list[Digest | None]]  # the same of a batch's samples; None
 def is_tensor(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """Whether it is a tensor of no other class, with strides: most leaves are."""
+    torch = sys.modules.get("torch")
+    return (
+        torch is not None
+        and type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and not value.is_nested
+    )
 
 
 def is_tensordict(value: object) -> bool:
@@ -66,6 +78,8 @@ def local_part(value: Any) -> Any:
 
 def length(value: Any) -> int | None:
     """The size of dim 0, of a DTensor in this process; None for a value without it."""
+    if is_plain_tensor(value):
+        return int(value.shape[0]) if value.ndim > 0 else None
     value = local_part(value)
     if is_tensor(value) and (value.is_nested or str(value.layout) != "torch.strided"):
         return None
@@ -86,6 +100,19 @@ def items(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         for index, item in enumerate(value):
             if not is_signature_item(item):
                 yield f"{prefix}[{index}]", item
+
+
+def on_cpu(value: Any) -> Any:
+    """The array or tensor where numpy can read it: of a DTensor the local shard. What cannot be
+    read stays as it is."""
+    if not is_tensor(value):
+        return value
+    if type(value) is sys.modules["torch"].Tensor and value.is_cpu:
+        return value.detach()
+    try:
+        return resolve(value, "value").cpu()
+    except TypeError:
+        return value
 
 
 # --- names -----------------------------------------------------------------------------------
@@ -115,52 +142,64 @@ def decode(name: bytes) -> str:
 # --- digests ---------------------------------------------------------------------------------
 
 
-def digests_of(readable: Iterable[Any], name: str) -> list[Digest] | None:
-    """The tensor hash of each; None if one of them is nothing to read."""
-    values = list(readable)
+def whole_digests(value: Any, name: str) -> list[Digest] | None:
+    """The tensor hash of a value; None, with a warning, if it is nothing to read."""
+    return _digests_of([whole_of(value)], name)
+
+
+def sample_digests(value: Any, name: str) -> list[Digest] | None:
+    """The tensor hash of each sample of an array, a tensor, a list or a tuple; None, with a
+    warning, if one of them is nothing to read."""
+    if not is_plain_tensor(value):
+        if len(value) == 0:
+            return []
+        if not is_array(value):
+            return _digests_of([whole_of(item) for item in value], name)
+        if not is_tensor(value):
+            value = _native(value)
+            if value.dtype.kind in "USMm":
+                # [i] of one dimension is not an array.
+                return _digests_of([_elements_of(value[i, ...]) for i in range(len(value))], name)
+    try:
+        return split_digests(_core.row_hashes(value))
+    except TypeError as error:
+        _leave_alone(name, error)
+        return None
+
+
+def split_digests(digests: bytes) -> list[Digest]:
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+
+
+def _digests_of(values: list[Any], name: str) -> list[Digest] | None:
     if any(value is None for value in values):
         return None
     try:
         found = _core.tensor_hash(values)
     except TypeError as error:
-        warn_once("checksum", f"ChecksumUtils leaves the key {name!r} alone: {error}")
+        _leave_alone(name, error)
         return None
     return [bytes.fromhex(digest.combined) for digest in found]
 
 
-def on_cpu(value: Any) -> Any:
-    """The array or tensor where it can be read: of a DTensor the local shard. What cannot be read
-    stays as it is, and `tensor_hash` says why."""
-    if not is_tensor(value):
-        return value
-    try:
-        return resolve(value, "value").cpu()
-    except TypeError:
-        return value
+def _leave_alone(name: str, error: TypeError) -> None:
+    warn_once("checksum", f"ChecksumUtils leaves the key {name!r} alone: {error}")
+
+
+def _native(value: Any) -> Any:
+    """Pickling changes the byte order of an array, so it is read in that of this machine."""
+    return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
 
 
 def _elements_of(value: Any) -> Any:
-    """What tensor_hash reads of an array or a tensor. Pickling changes the byte order, so it is
-    that of this machine; of texts, bytes and dates, for which torch has no types, the bytes behind
-    dtype and shape."""
+    """What tensor_hash reads of an array or a tensor: of texts, bytes and dates, for which torch
+    has no types, the bytes behind dtype and shape."""
     if is_tensor(value):
         return on_cpu(value)
-    if not value.dtype.isnative:
-        value = value.astype(value.dtype.newbyteorder("="))
+    value = _native(value)
     if value.dtype.kind not in "USMm":
         return value
     return f"{value.dtype.str} {value.shape}\0".encode() + value.tobytes()
-
-
-def samples_of(value: Any) -> list[Any]:
-    """What tensor_hash reads of each sample of an array, a tensor, a list or a tuple."""
-    if is_tensor(value):
-        readable = on_cpu(value)
-        return [value] * len(value) if readable is value else list(readable.unbind(0))
-    if is_array(value):
-        # [i] of one dimension is not an array.
-        return [_elements_of(value[i, ...]) for i in range(len(value))]
-    return [whole_of(item) for item in value]
 
 
 def whole_of(value: Any) -> Any:
@@ -170,7 +209,7 @@ def whole_of(value: Any) -> Any:
         return _readable(value)
     leaves: Leaves = {}
     for name, item in items(value):
-        _add(leaves, ROWS, name, [whole_of(item)])
+        _add(leaves, ROWS, name, whole_digests(item, name))
     return b"".join(name + digests[0] for name, digests in sorted(leaves.items()))
 
 
@@ -191,8 +230,7 @@ def _readable(value: Any) -> Any:
     return None
 
 
-def _add(leaves: Leaves, kind: bytes, name: str, readable: list[Any]) -> None:
-    digests = digests_of(readable, name)
+def _add(leaves: Leaves, kind: bytes, name: str, digests: list[Digest] | None) -> None:
     if digests is None:
         return
     encoded = encode(kind, name)
@@ -217,7 +255,10 @@ def batch_size(payload: Any) -> int | None:
 
 
 def _array_sizes(value: Any) -> Iterator[int]:
-    if is_container(value):
+    if is_plain_tensor(value):
+        if value.ndim > 0:
+            yield int(value.shape[0])
+    elif is_container(value):
         for _, item in items(value):
             yield from _array_sizes(item)
     elif is_array(value):
@@ -240,13 +281,15 @@ def add_leaves(value: Any, name: str, size: int | None, leaves: Leaves) -> None:
     """Adds what a batch of `size` samples has under this name; None: one sample, which is not in a
     batch yet."""
     is_rows = size is not None and length(value) == size
-    if is_container(value) and (size is None or not is_rows or size in _array_sizes(value)):
+    is_nested = not is_plain_tensor(value) and is_container(value)
+    if is_nested and (size is None or not is_rows or size in _array_sizes(value)):
         for inner, item in items(value, name):
             add_leaves(item, inner, size, leaves)
     elif is_rows:  # a list may have an item a sample
-        _add(leaves, ROWS, name, samples_of(value))
+        _add(leaves, ROWS, name, sample_digests(value, name))
     else:
-        _add(leaves, ROWS if size is None else WHOLE, name, [whole_of(value)])
+        kind = ROWS if size is None else WHOLE
+        _add(leaves, kind, name, whole_digests(value, name))
 
 
 class Arrived:
@@ -291,9 +334,10 @@ class Arrived:
                     yield name_within(name, key), [item[key] for item in value]
 
     def _hash(self, name: bytes, value: Any, *, by_sample: bool) -> None:
-        readable = samples_of(value) if by_sample else [whole_of(value)]
-        digests = digests_of(readable, decode(name))
-        self.leaves[name] = [b""] * len(readable) if digests is None else digests
+        digests = (sample_digests if by_sample else whole_digests)(value, decode(name))
+        if digests is None:
+            digests = [b""] * (len(value) if by_sample else 1)
+        self.leaves[name] = digests
         self._values[name] = value, by_sample
 
     def kind_of(self, name: bytes, sample: int) -> str:

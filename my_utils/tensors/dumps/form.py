@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ... import _core
 from ...core.public import public
-from ..tensor_kinds import BYTES
+from ..dtypes import BYTES, ITEM_BYTES, SAFETENSORS_CODES
 
 FORMAT = "my_utils.dump"
 VERSION = 2
@@ -85,17 +85,7 @@ class Stored(NamedTuple):
     last: int  # size of the dimension that the view adds; 0: stored as it is
 
 
-STORED = {
-    name: Stored(name, code, size, 0)
-    for name, code, size in (
-        ("bool", "BOOL", 1), ("uint8", "U8", 1), ("uint16", "U16", 2), ("uint32", "U32", 4),
-        ("uint64", "U64", 8), ("int8", "I8", 1), ("int16", "I16", 2), ("int32", "I32", 4),
-        ("int64", "I64", 8), ("float16", "F16", 2), ("bfloat16", "BF16", 2),
-        ("float32", "F32", 4), ("float64", "F64", 8), ("complex64", "C64", 8),
-        ("float8_e4m3fn", "F8_E4M3", 1), ("float8_e4m3fnuz", "F8_E4M3FNUZ", 1),
-        ("float8_e5m2", "F8_E5M2", 1), ("float8_e5m2fnuz", "F8_E5M2FNUZ", 1),
-    )
-}  # fmt: skip
+STORED = {name: Stored(name, code, ITEM_BYTES[name], 0) for code, name in SAFETENSORS_CODES.items()}
 # safetensors has no name for these two complex types, and its readers none for the two others.
 STORED["complex32"] = Stored("float16", "F16", 4, 2)
 STORED["complex128"] = Stored("float64", "F64", 16, 2)

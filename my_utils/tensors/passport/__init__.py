@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         names_layout as names_layout,
         packed_experts_layout as packed_experts_layout,
         peft_layout as peft_layout,
+        transposed_layout as transposed_layout,
         vllm_layout as vllm_layout,
     )
 
@@ -44,6 +45,7 @@ _NAMES = {
         "names_layout",
         "packed_experts_layout",
         "peft_layout",
+        "transposed_layout",
         "vllm_layout",
     ],
 }

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 GREEDY_MAX = 1024  # boxes of which several tilings are made; the time grows with the square
 GAPS_MAX = 64
+VISITS_MAX = 4_000_000  # of boxes while gaps are looked for; a grid of n boxes has about 2 n
 
 
 class Box(NamedTuple):
@@ -45,24 +46,37 @@ def whole_of(shape: Sequence[int]) -> Box:
 
 
 def gaps(boxes: Sequence[Box], shape: Sequence[int]) -> list[Box]:
-    """The parts of the tensor that are in no box, at most `GAPS_MAX` of them."""
+    """The parts of the tensor that are in no box, at most `GAPS_MAX` of them. ValueError where too
+    many boxes overlap to look for them."""
     filled = [box for box in boxes if box.numel]
-    found = _gaps(filled, whole_of(shape), 0) if prod(shape) else iter(())
+    found = _gaps(filled, whole_of(shape), 0, _Visits()) if prod(shape) else iter(())
     return list(itertools.islice(_joined(found), GAPS_MAX))
 
 
-def _gaps(boxes: list[Box], region: Box, dim: int) -> Iterator[Box]:
+class _Visits:
+    def __init__(self) -> None:
+        self._left = VISITS_MAX
+
+    def count(self, boxes: int) -> None:
+        self._left -= boxes
+        if self._left < 0:
+            raise ValueError("its parts overlap in too many ways")
+
+
+def _gaps(boxes: list[Box], region: Box, dim: int, visits: _Visits) -> Iterator[Box]:
     """Cuts the region into slabs wherever a box begins or ends along `dim`."""
     if not boxes:
         yield region
         return
     if dim == len(region.at):
         return
+    visits.count(len(boxes))
     begin, end = region.at[dim], region.end(dim)
     edges = {begin, end, *(box.at[dim] for box in boxes), *(box.end(dim) for box in boxes)}
     waiting = sorted(boxes, key=lambda box: box.at[dim], reverse=True)
     here: list[Box] = []
     for low, high in itertools.pairwise(sorted(edges)):
+        visits.count(len(here))
         here = [box for box in here if box.end(dim) > low]
         while waiting and waiting[-1].at[dim] <= low:
             here.append(waiting.pop())
@@ -70,7 +84,7 @@ def _gaps(boxes: list[Box], region: Box, dim: int) -> Iterator[Box]:
             (*region.at[:dim], low, *region.at[dim + 1 :]),
             (*region.size[:dim], high - low, *region.size[dim + 1 :]),
         )
-        yield from _gaps(here, slab, dim + 1)
+        yield from _gaps(here, slab, dim + 1, visits)
 
 
 def _joined(boxes: Iterator[Box]) -> Iterator[Box]:
@@ -137,11 +151,21 @@ def _span(begin: int, end: int) -> str:
 
 
 def box_of_bytes(begin: int, end: int, shape: Sequence[int], item_bytes: int) -> Box:
-    """The rows (of one dimension: the elements) that hold the bytes from `begin` to before `end`
-    of the row-major tensor."""
-    if not shape:
-        return whole_of(shape)
-    row_bytes = item_bytes * prod(shape[1:])
-    first, last = begin // row_bytes, (end - 1) // row_bytes
-    length = min(last, shape[0] - 1) - first + 1
-    return Box((first, *(0 for _ in shape[1:])), (length, *shape[1:]))
+    """The smallest box that holds the bytes from `begin` to before `end` of the row-major tensor:
+    whole rows (of one dimension: elements), or, where all are in one row, a part of it.
+
+    >>> box_of_bytes(4096, 8192, (900, 8), 4), box_of_bytes(4096, 8192, (900, 5000), 4)
+    (Box(at=(128, 0), size=(128, 8)), Box(at=(0, 1024), size=(1, 1024)))
+    """
+    first, last = begin // item_bytes, (end - 1) // item_bytes
+    at, size = [], []
+    for dim, length in enumerate(shape):
+        inner = prod(shape[dim + 1 :])
+        low, high = first // inner, min(last // inner, length - 1)
+        at.append(low)
+        size.append(high - low + 1)
+        if high > low:
+            break
+        first, last = first - low * inner, last - low * inner
+    rest = shape[len(at) :]
+    return Box((*at, *(0 for _ in rest)), (*size, *rest))

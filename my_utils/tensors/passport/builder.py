@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...core.printable import escaped
+from ..dtypes import ITEM_BYTES
 from .boxes import Box
 from .file import (
     FORMAT,
     HASH,
-    ITEM_BYTES,
     VERSION,
     GroupData,
     PartData,
     PassportData,
+    PassportError,
     TensorData,
     part_data,
 )
@@ -57,14 +59,21 @@ class Builder:
         self._tensors: dict[tuple[str, int], TensorData] = {}
         self._groups: dict[tuple[str, str], int] = {}
         self._left_out: list[str] = []
+        self._seen: set[tuple[str, Box]] = set()
 
     def add(self, found: Found) -> None:
         """ValueError where its shape does not fit the layout, or another one has its name;
-        TypeError where it has no memory."""
+        TypeError where it has no memory, or not that of a dense tensor."""
+        kind = str(found.values.layout).removeprefix("torch.")
+        if kind != "strided":
+            raise TypeError(f"{found.name}: a tensor of layout {kind} cannot be hashed")
         rule, cuts = self._layout.cuts(found.name, found.shape)
         if not cuts:
             self._left_out.append(found.name)
         box = Box(found.at, tuple(found.values.shape))
+        if (found.name, box) in self._seen:
+            raise ValueError(f"{found.name}: two tensors have this name")
+        self._seen.add((found.name, box))
         source = escaped(f"{found.name}, rule {rule}") if rule else ""
         for cut in cuts:
             both = box.overlap(Box(cut.begin, cut.size))
@@ -98,13 +107,20 @@ class Builder:
         extra = len(cut.begin) - len(cut.at)
         for _ in range(extra):
             view = view[0]
-        moved = zip(cut.at, both.at[extra:], cut.begin[extra:], strict=True)
-        at = tuple(whole + first - begin for whole, first, begin in moved)
+        moved = [
+            first - begin for first, begin in zip(both.at[extra:], cut.begin[extra:], strict=True)
+        ]
+        if cut.is_transposed:
+            view = view.transpose(-1, -2)
+            moved[-2:] = moved[:-3:-1]
+        at = tuple(map(add, cut.at, moved))
         dtype = cast_of(view.dtype, self._dtype)
         try:
             sums = sums_of_view(view, cut.shape, at, dtype, found.read)
-        except TypeError as error:
-            raise TypeError(f"{found.name}: {error}") from None
+        except PassportError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{found.name}: {error}") from None
         return part_data(Box(at, tuple(view.shape)), sums, source)
 
     def finish(self, where: str, step: int | None, rank: int, world_size: int) -> PassportData:

@@ -3,12 +3,14 @@ torch.distributed.checkpoint. Nothing that a file says is trusted, and nothing i
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import pickle
+import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +19,29 @@ import msgspec
 from ...core.bounded_read import describe, read_whole
 from ...core.checked_json import decoded
 from ...core.extras import needs_torch
-from ...core.plain_files import PlainFileError, check_archive, check_pickle
+from ...core.plain_files import (
+    PlainFileError,
+    check_archive,
+    check_pickle,
+    first_line,
+    foreign_class,
+)
 from ...core.printable import printable
+from ...core.trusted_open import open_without_waiting
+from ..dtypes import SAFETENSORS_CODES
+from ..wrapper_names import plain_names
 from .builder import Builder, Found
-from .file import GroupData, PassportData, PassportError, check_box, check_shape, read_passport
+from .file import (
+    FORMAT,
+    GroupData,
+    PassportData,
+    PassportError,
+    check_box,
+    check_shape,
+    read_passport,
+)
 from .layouts import Layout
+from .stored import leaves_of, parts_of
 from .views import TensorFile, span_of
 from .weights import Weights, merged
 
@@ -32,9 +52,12 @@ if TYPE_CHECKING:
 HEADER_BYTES_MAX = 100 << 20  # what the safetensors library reads
 INDEX_BYTES_MAX = 1 << 28
 METADATA_BYTES_MAX = 1 << 28
+TIED_MAX = 64  # other names of a tensor, which is hashed for each of them
 _HERE = GroupData()
 
-_TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt")
+_TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt", ".pth.tar", ".pt2")
+# How torch.save began a file before version 1.6: the pickle of its magic number.
+_OLD_FORMAT = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -44,7 +67,7 @@ def read_weights(path: str, dtype: Any = None, layout: Layout | None = None) -> 
     if it is neither."""
     files = _passports_at(path)
     if not files:
-        return merged([read_checkpoint(path, dtype, layout)], path)
+        return replace(merged([read_checkpoint(path, dtype, layout)], path), is_checkpoint=True)
     passports = [read_passport(file) for file in files]
     if layout is not None:
         # Passports have no values, so that only names of whole tensors can change.
@@ -63,13 +86,35 @@ def _passports_at(path: str) -> list[str]:
         if _checkpoint_in(Path(path)) is not None:
             return []
         found = sorted(glob.glob(os.path.join(glob.escape(path), "*.json")))
+        if not any(map(_begins_as_passport, found)):
+            _check_no_checkpoints_below(Path(path))
         if not found:
             raise PassportError(f"{path}: neither a checkpoint nor passports are in it")
         return found
     if os.path.lexists(path):
-        is_json = path.endswith(".json") and not path.endswith(".index.json")
+        is_json = path.endswith(".json") and not _is_index(path)
         return [path] if is_json else []
     return sorted(glob.glob(path)) or [path] if glob.has_magic(path) else []
+
+
+def _begins_as_passport(path: str) -> bool:
+    with open(path, "rb", opener=open_without_waiting) as file:
+        return FORMAT.encode() in file.read(100)
+
+
+def _check_no_checkpoints_below(folder: Path) -> None:
+    """PassportError if folders in it have checkpoints, as those of a pipeline of diffusers."""
+    inner = sorted(one.name for one in folder.iterdir() if one.is_dir() and _checkpoint_in(one))
+    if inner:
+        names = ", ".join(inner[:4]) + (", …" if len(inner) > 4 else "")
+        raise PassportError(
+            f"{folder}: no checkpoint is in it, but in its folders {names}: name one of them"
+        )
+
+
+def _is_index(path: str) -> bool:
+    """Also that of a variant, `model.safetensors.index.fp16.json`."""
+    return fnmatchcase(os.path.basename(path), "*.index*.json")
 
 
 def read_checkpoint(path: str, dtype: torch.dtype | None, layout: Layout | None) -> PassportData:
@@ -86,7 +131,16 @@ def read_checkpoint(path: str, dtype: torch.dtype | None, layout: Layout | None)
         raise
     except (ValueError, TypeError) as error:
         raise PassportError(f"{path}: {describe(error)}") from None
-    return builder.finish(path, None, 0, 1)
+    return _with_plain_names(builder.finish(path, None, 0, 1))
+
+
+def _with_plain_names(data: PassportData) -> PassportData:
+    """Without what wrappers add, as in the passport of the model."""
+    plain = plain_names([tensor.name for tensor in data.tensors])
+    for tensor in data.tensors:
+        tensor.name = plain[tensor.name]
+        tensor.tied = plain.get(tensor.tied, tensor.tied)
+    return data
 
 
 Reader = Callable[[list[str]], Iterator[Found]]
@@ -98,7 +152,7 @@ def _reader_of(path: str) -> Reader:
         if found is None:
             raise PassportError(f"{path}: no checkpoint is in it")
         return found
-    if path.endswith(".index.json"):
+    if _is_index(path):
         return lambda notes: _indexed(Path(path), notes)
     if path.endswith(".safetensors"):
         return lambda notes: _several([Path(path)], notes)
@@ -106,22 +160,46 @@ def _reader_of(path: str) -> Reader:
         return lambda notes: _distributed(Path(path).parent, notes)
     if not path.endswith(_TORCH_FILES):
         os.stat(path)  # a missing file comes first
+        if path.endswith(".gguf"):
+            raise PassportError(
+                f"{path}: files of GGUF have other names, shapes and quantized blocks: take the "
+                "passport of the tensors that gguf.GGUFReader gives"
+            )
         known = ", ".join((".safetensors", ".index.json", *_TORCH_FILES))
         raise PassportError(f"{path}: no checkpoint by its name; known are {known} and folders")
     return lambda notes: _torch_file(path, notes)
 
 
+def _check_not_deepspeed(folder: Path) -> None:
+    """PassportError for the parts that ranks of DeepSpeed write, none of which is a checkpoint."""
+    if any(folder.glob("*_optim_states.pt")) and any(folder.glob("*_model_states.pt")):
+        raise PassportError(
+            f"{folder}: has the files of DeepSpeed's ranks: make a checkpoint of them with its "
+            "zero_to_fp32.py, or, without ZeRO 3, save the state dict of the model too"
+        )
+
+
 def _checkpoint_in(folder: Path) -> Reader | None:
+    _check_not_deepspeed(folder)
     if (folder / ".metadata").exists():
         return lambda notes: _distributed(folder, notes)
-    for name in _INDEXES:
-        if (folder / name).exists():
-            return lambda notes: _indexed(folder / name, notes)
+    index = _index_in(folder)
+    if index is not None:
+        return lambda notes: _indexed(index, notes)
     for suffix in (".safetensors", *_TORCH_FILES):
         files = sorted(folder.glob(f"*{suffix}"))
         if files:
             return lambda notes: _several(files, notes)
     return None
+
+
+def _index_in(folder: Path) -> Path | None:
+    """That of transformers, or the only one, such as that of diffusers or of a variant."""
+    for name in _INDEXES:
+        if (folder / name).exists():
+            return folder / name
+    found = list(folder.glob("*.index*.json"))
+    return found[0] if len(found) == 1 else None
 
 
 # --- several files ---
@@ -165,7 +243,9 @@ def _several(paths: list[Path], notes: list[str]) -> Iterator[Found]:
                 continue
             first = seen.setdefault(found.name, path)
             if first != path:
-                raise ValueError(f"{found.name} is in {first.name} and in {path.name}")
+                raise ValueError(
+                    f"{found.name} is in {first.name} and in {path.name}: name one of the files"
+                )
             yield found
 
 
@@ -183,15 +263,6 @@ class _Entry(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
-_SAFE_DTYPES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
-    "F16": "float16", "BF16": "bfloat16", "U32": "uint32", "I32": "int32", "F32": "float32",
-    "U64": "uint64", "I64": "int64", "F64": "float64", "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
-}  # fmt: skip
-
-
 def _header(file: TensorFile) -> tuple[int, dict[str, msgspec.Raw]]:
     """Where the values begin, and the entries."""
     length = int.from_bytes(file.read_bytes(0, 8, "header"), "little")
@@ -204,12 +275,27 @@ def _header(file: TensorFile) -> tuple[int, dict[str, msgspec.Raw]]:
     return 8 + length, entries
 
 
-def _offsets(entries: dict[str, msgspec.Raw]) -> dict[str, list[int]]:
+def _texts(entries: dict[str, msgspec.Raw]) -> dict[str, str]:
+    """What its writer noted in the header."""
+    return decoded(bytes(entries.get("__metadata__", b"{}")), dict[str, str])
+
+
+def _other_names(texts: dict[str, str], entries: dict[str, msgspec.Raw]) -> dict[str, list[str]]:
+    """By the name of a tensor: those that it has in the model, too, of which `save_model` of
+    safetensors keeps one."""
+    found: dict[str, list[str]] = {}
+    for name, kept in texts.items():
+        if kept in entries and name not in entries:
+            found.setdefault(kept, []).append(name)
+    for kept, names in found.items():
+        if len(names) > TIED_MAX:
+            raise ValueError(f"{kept}: more than {TIED_MAX} other names")
+    return found
+
+
+def _offsets(texts: dict[str, str]) -> dict[str, list[int]]:
     """Where parts of tensors begin, if torch.distributed.checkpoint wrote them."""
-    metadata = entries.get("__metadata__")
-    if metadata is None:
-        return {}
-    sharding = decoded(bytes(metadata), dict[str, str]).get("DCP_SHARDING_INFO")
+    sharding = texts.get("DCP_SHARDING_INFO")
     if sharding is None:
         return {}
     parts = decoded(sharding, dict[str, dict[str, list[int]]])
@@ -224,8 +310,14 @@ def _shapes_of_parts(paths: list[Path]) -> dict[str, tuple[int, ...]]:
             continue
         with TensorFile(str(path)) as file:
             entries = _header(file)[1]
-            for name, at in _offsets(entries).items():
+            for name, at in _offsets(_texts(entries)).items():
+                if name not in entries:
+                    raise PassportError(f"{path}: {name}: has a place, but is not in the file")
                 size = _entry(file, name, entries[name]).shape
+                if len(at) != len(size) or min(at, default=0) < 0:
+                    raise PassportError(
+                        f"{path}: {name}: {at!r:.100} is no place of a part of shape {list(size)}"
+                    )
                 ends = tuple(first + length for first, length in zip(at, size, strict=True))
                 shapes[name] = tuple(map(max, shapes.get(name, ends), ends))
     return shapes
@@ -243,7 +335,8 @@ def _safetensors(path: Path) -> Iterator[Found]:
 
     with TensorFile(str(path)) as file:
         base, raw = _header(file)
-        offsets = _offsets(raw)
+        texts = _texts(raw)
+        offsets, others = _offsets(texts), _other_names(texts, raw)
         entries = {
             name: _entry(file, name, one) for name, one in raw.items() if name != "__metadata__"
         }
@@ -254,19 +347,21 @@ def _safetensors(path: Path) -> Iterator[Found]:
             except ValueError as error:
                 raise PassportError(f"{path}: {error}") from None
             begin, end = entry.data_offsets
-            dtype = getattr(torch, _SAFE_DTYPES[entry.dtype])
+            dtype = getattr(torch, SAFETENSORS_CODES[entry.dtype])
             values = torch.empty(entry.shape, dtype=dtype, device="meta")
             at = tuple(offsets.get(name, [0] * len(entry.shape)))
             read = file.reader(base + begin, name)
             yield Found(name, entry.shape, at, values, _HERE, "", read)
+            for other in others.get(name, ()):
+                yield Found(other, entry.shape, at, values, _HERE, name, read)
 
 
 def _check_entry(name: str, entry: _Entry, least: int, most: int) -> None:
-    if entry.dtype not in _SAFE_DTYPES:
+    if entry.dtype not in SAFETENSORS_CODES:
         raise ValueError(f"{name}: dtype {entry.dtype!r} is not known")
     import torch
 
-    item = getattr(torch, _SAFE_DTYPES[entry.dtype]).itemsize
+    item = getattr(torch, SAFETENSORS_CODES[entry.dtype]).itemsize
     check_shape(name, entry.shape, item)
     begin, end = entry.data_offsets
     count = item
@@ -283,11 +378,14 @@ def _check_entry(name: str, entry: _Entry, least: int, most: int) -> None:
 
 def _torch_file(path: str, notes: list[str]) -> Iterator[Found]:
     with TensorFile(path) as file:
-        values, others = _tensors_of(_loaded(file.file, path))
+        loaded = _loaded(file.file, path, notes)
+        if (hiding := _hiding_a_tensor(loaded)) is not None:
+            raise _not_plain(path, _holds(_class_of(hiding)))
+        values, others = leaves_of(loaded)
         if others:
-            notes.append(f"{os.path.basename(path)}: {others} values that are no tensors")
+            notes.append(f"{os.path.basename(path)}: {len(others)} values that are no tensors")
         first: dict[tuple[object, ...], str] = {}
-        for name, tensor in values:
+        for name, tensor in (part for value in values for part in parts_of(*value)):
             base = _base_of(tensor, name, path, file.nbytes)
             key = (base, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
             tied = first.setdefault(key, name)
@@ -298,47 +396,159 @@ def _torch_file(path: str, notes: list[str]) -> Iterator[Found]:
             )  # fmt: skip
 
 
-def _loaded(file: Any, where: str) -> Any:
-    """What torch.save wrote, with meta tensors that know where their values are in the file."""
-    import torch
+def _loaded(file: Any, where: str, notes: list[str] | None = None) -> Any:
+    """What torch.save wrote, with meta tensors that know where their values are in the file.
 
+    notes: takes which objects of other classes, such as the arguments of a script, have a stand-in.
+        None: a file with such an object is refused.
+    """
+    if file.read(len(_OLD_FORMAT)) == _OLD_FORMAT:
+        raise PassportError(
+            f"{where}: is in the format of torch before 1.6: load it and save it again"
+        )
+    _check_kind(file, where)
     try:
         check_archive(file, "file of torch.save", with_crc=False)
-        file.seek(0)
-        return torch.load(file, map_location="meta", weights_only=True)
     except PlainFileError as error:
         raise PassportError(f"{where}: {error}") from None
+    try:
+        return _tensors_of(file)
     except Exception as error:  # what its parser raises depends on where the damage is
-        reason = printable(str(error).strip().partition("\n")[0][:300])
-        raise PassportError(f"{where}: cannot be read as plain data ({reason})") from None
+        reason = _why_not_plain(error)
+        if notes is None or not foreign_class(error):
+            raise _not_plain(where, reason) from None
+    try:
+        found, left_out = _with_stand_ins(file)
+    except Exception:
+        raise _not_plain(where, reason) from None
+    shown = ", ".join(left_out[:3]) + (", …" if len(left_out) > 3 else "")
+    notes.append(f"{os.path.basename(where)}: left out: objects of {printable(shown)}")
+    return found
+
+
+def _tensors_of(file: Any) -> Any:
+    import torch
+
+    file.seek(0)
+    return torch.load(file, map_location="meta", weights_only=True)
+
+
+def _not_plain(where: str, reason: str) -> PassportError:
+    return PassportError(f"{where}: cannot be read as plain data ({reason})")
+
+
+class _StandIn:
+    """In the place of an object of a class that is not known, of which it runs nothing. name: of
+    the class. inside: what the object was made of."""
+
+    name: str
+    inside: list[object]
+
+    def __new__(cls, *args: object) -> _StandIn:
+        made = super().__new__(cls)
+        made.inside = [args]
+        return made
+
+    def __init__(self, *args: object) -> None:
+        """Takes what `__new__` does."""
+
+    def __setstate__(self, state: object) -> None:
+        self.inside.append(state)
+
+
+def _with_stand_ins(file: Any) -> tuple[Any, list[str]]:
+    """What is in the file, and the names of the classes that are not known."""
+    from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+
+    file.seek(0)
+    names = sorted(get_unsafe_globals_in_checkpoint(file))
+    stand_ins: list[Any] = [(type("StandIn", (_StandIn,), {"name": name}), name) for name in names]
+    with safe_globals(stand_ins):
+        return _tensors_of(file), names
+
+
+def _hiding_a_tensor(loaded: object) -> object:
+    """An object of another class with a tensor in it, None if there is none. Values may hold each
+    other. A class may be known where the program has made it safe to load."""
+    import torch
+
+    seen: set[tuple[int, bool]] = set()
+    left: list[tuple[object, object]] = [(loaded, None)]
+    while left:
+        value, outer = left.pop()
+        if isinstance(value, (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)):
+            if outer is not None:
+                return outer
+            continue
+        if outer is None and not isinstance(value, (Mapping, list, tuple, set)):
+            outer = value
+        held = _held_by(value)
+        if held and (id(value), outer is None) not in seen:
+            seen.add((id(value), outer is None))
+            left += ((one, outer) for one in held)
+    return None
+
+
+def _class_of(value: object) -> str:
+    of = type(value)
+    name = value.name if isinstance(value, _StandIn) else f"{of.__module__}.{of.__qualname__}"
+    return printable(name)
+
+
+def _held_by(value: object) -> Collection[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, (list, tuple, set)):
+        return value
+    return getattr(value, "__dict__", {}).values()
+
+
+def _why_not_plain(error: Exception) -> str:
+    foreign = foreign_class(error)
+    if foreign:
+        return _holds(foreign)
+    if "quantized" in str(error):
+        return "it holds quantized tensors: take the passport of what torch.load gives"
+    return first_line(error)
+
+
+def _holds(what: str) -> str:
+    return (
+        f"it holds objects of {what}: save a state dict of plain tensors, or take the passport of "
+        "what torch.load gives"
+    )
+
+
+def _check_kind(file: Any, where: str) -> None:
+    """PassportError for what torch writes into the same kind of archive, but not by torch.save."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = {name.partition("/")[2] for name in archive.namelist()}
+    except Exception:  # said by what reads it as a file of torch.save
+        names = set()
+    finally:
+        file.seek(0)
+    if "constants.pkl" in names:
+        kind, loaded = "a TorchScript archive", "torch.jit.load(FILE)"
+    elif "archive_format" in names or "serialized_exported_program.json" in names:
+        kind, loaded = "an exported program", "torch.export.load(FILE).module()"
+    else:
+        return
+    raise PassportError(f"{where}: is {kind}: take the passport of {loaded}")
 
 
 def _base_of(tensor: Tensor, name: str, where: str, file_bytes: int) -> int:
     """The first byte of its storage in the file."""
     base = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
     if base is None:
-        raise PassportError(f"{where}: {name}: torch does not say where its values are")
+        raise PassportError(
+            f"{where}: {name}: the file has no plain values of it, as of a tensor on the meta "
+            "device: leave it out when you save"
+        )
     last = (tensor.storage_offset() + span_of(tensor)) * tensor.element_size()
     if last > tensor.untyped_storage().nbytes() or base + last > file_bytes:
         raise PassportError(f"{where}: {name}: its values are not in the file")
     return int(base)
-
-
-def _tensors_of(values: Any, prefix: str = "") -> tuple[list[tuple[str, Tensor]], int]:
-    """The tensors of nested mappings by name, and how many other values there are."""
-    import torch
-
-    if isinstance(values, torch.Tensor):
-        return [(prefix, values)], 0
-    if not isinstance(values, Mapping):
-        return [], 1
-    found: list[tuple[str, Tensor]] = []
-    others = 0
-    for key, value in values.items():
-        inner, more = _tensors_of(value, f"{prefix}.{key}" if prefix else str(key))
-        found += inner
-        others += more
-    return found, others
 
 
 # --- torch.distributed.checkpoint ---
@@ -365,6 +575,10 @@ _RECORDS = {
     *((_METADATA, name) for name in (
         "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata",
         "TensorProperties", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING",
+    )),
+    # What Megatron-core adds of the plans of its ranks.
+    *(("torch.distributed.checkpoint.planner", name) for name in (
+        "SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData",
     )),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch.distributed.checkpoint.filesystem", "_StoragePrefix"),
@@ -413,23 +627,19 @@ def _distributed(folder: Path, notes: list[str]) -> Iterator[Found]:
     others = Counter(type(entry).__name__ for entry in tensors.values())
     if others["BytesStorageMetadata"]:
         notes.append(f"{others['BytesStorageMetadata']} values that are no tensors")
-    with contextlib.ExitStack() as stack:
-        files: dict[str, TensorFile] = {}
-        for name, entry in tensors.items():
-            if type(entry).__name__ != "TensorStorageMetadata":
-                continue
-            shape = tuple(entry.size)
-            check_shape(name, shape, 1)
-            for chunk in entry.chunks:
-                at, size = tuple(chunk.offsets), tuple(chunk.sizes)
-                check_box(at, size, shape)
-                info = by_place.get((name, at))
-                if info is None:
-                    raise ValueError(f"{name}: the part at {list(at)} is in no file")
-                file = files.get(info.relative_path)
-                if file is None:
-                    path = _inside(folder, info.relative_path)
-                    file = files[info.relative_path] = stack.enter_context(TensorFile(path))
+    for name, entry in tensors.items():
+        if type(entry).__name__ != "TensorStorageMetadata":
+            continue
+        shape = tuple(entry.size)
+        check_shape(name, shape, 1)
+        for chunk in entry.chunks:
+            at, size = tuple(chunk.offsets), tuple(chunk.sizes)
+            check_box(at, size, shape)
+            info = by_place.get((name, at))
+            if info is None:
+                raise ValueError(f"{name}: the part at {list(at)} is in no file")
+            # A job of many ranks has more files than may be open at once.
+            with TensorFile(_inside(folder, info.relative_path)) as file:
                 yield _stored_part(file, info, name, shape, at, size)
 
 

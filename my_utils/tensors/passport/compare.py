@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -11,10 +12,12 @@ import msgspec
 
 from ...core.ranges import ranks_text
 from ...core.units import count_text
-from .weights import BLOCK_BYTES, STATISTICS, Tensor, Weights, unchecked
+from .weights import BLOCK_BYTES, STATISTICS, Tensor, Weights, only_block, unchecked
 
 LINES_MAX = 12
 _BOXES_SHOWN = 3
+_EXTRA_STATE = "_extra_state"  # torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX
+_SCALE = re.compile(r"_scale|_zero_point")
 
 Kind = Literal["values", "replicas", "missing", "only", "shape", "dtype"]
 Status = Literal["equal", "differ", "not comparable"]
@@ -61,11 +64,16 @@ def compare_weights(a: Weights, b: Weights, ignore: Sequence[str] = ()) -> Compa
     findings: list[FindingData] = []
     for name in names:
         findings += sides.check(name)
+    findings, scale_notes = _without_scales(findings)
+    findings, state_notes = _without_extra_states(findings)
     both = [name for name in names if name in a.tensors and name in b.tensors]
     bad = {finding.name for finding in findings}
     notes = [*_side_notes("A", a, names), *_side_notes("B", b, names), *sides.notes]
+    notes += [*scale_notes, *state_notes]
     if not both:
-        notes.insert(0, f"no name is in both{_hint(a.tensors, b.tensors)}")
+        empty = [side for side, weights in sides.sides.items() if not weights.tensors]
+        none = f"no tensor is in {' and in '.join(empty)}"
+        notes.insert(0, none if empty else f"no name is in both{_hint(a.tensors, b.tensors)}")
     status: Status = "equal" if both and not findings else "not comparable"
     if both and any(finding.kind != "dtype" for finding in findings):
         status = "differ"
@@ -99,6 +107,7 @@ class _Sides:
         self.sides = {"A": a, "B": b}
         self.notes: list[str] = []
         self._names = {side: _by_values(weights) for side, weights in self.sides.items()}
+        self._tied = {side: _by_first(weights) for side, weights in self.sides.items()}
 
     def check(self, name: str) -> list[FindingData]:
         findings = [
@@ -127,7 +136,7 @@ class _Sides:
         if a.shape != b.shape:
             return "shape", f"shape {list(a.shape)} in A, {list(b.shape)} in B"
         if a.dtype != b.dtype:
-            return "dtype", f"{a.dtype} in A, {b.dtype} in B{_cast_hint(a.dtype, b.dtype)}"
+            return "dtype", f"{a.dtype} in A, {b.dtype} in B{self._dtype_hint(a.dtype, b.dtype)}"
         if set(a.totals) & set(b.totals):
             return None
         if not a.totals or not b.totals:
@@ -138,8 +147,26 @@ class _Sides:
         places = _places(a, b)
         words = "; ".join(places[:_BOXES_SHOWN]) + ("; …" if len(places) > _BOXES_SHOWN else "")
         if not words:
-            words = "in several places" if a.nbytes > BLOCK_BYTES else "in one block of 4 KiB"
+            is_one = a.nbytes <= BLOCK_BYTES or only_block(a.totals[0], b.totals[0]) is not None
+            words = "in one block of 4 KiB" if is_one else "in several places"
         return "values", f"values differ: {words}"
+
+    def _tied_with(self, tensor: Tensor, side: str) -> list[str]:
+        """The other names of a tensor, any of which may be the one that the other side has."""
+        first = tensor.tied or tensor.name
+        return [name for name in (first, *self._tied[side][first]) if name != tensor.name]
+
+    def _dtype_hint(self, a: str, b: str) -> str:
+        """What to do about two types: a cast to the narrower one, or nothing."""
+        order = ("float16", "bfloat16", "float32", "float64")
+        if a in order and b in order:
+            narrow, wide = sorted((a, b), key=order.index)
+            side = "A" if a == wide else "B"
+            if self.sides[side].is_checkpoint:
+                return f": compare with --dtype {narrow}"
+            return f": take the passport of {side} with dtype='{narrow}'"
+        one = next((dtype for dtype in (a, b) if _is_scaled(dtype)), "")
+        return f": values of {one} are scaled, quantize both sides in the same way" if one else ""
 
     def _elsewhere(self, a: Tensor, b: Tensor) -> str:
         """Whether a side has the values of the other one under another name, and only there."""
@@ -153,10 +180,10 @@ class _Sides:
     def _alone(self, name: str, side: str, tensor: Tensor) -> list[FindingData]:
         other = "B" if side == "A" else "A"
         text = f"only in {side}"
-        if tensor.tied:
-            same = self.sides[other].tensors.get(tensor.tied)
+        for tied in self._tied_with(tensor, side):
+            same = self.sides[other].tensors.get(tied)
             if same is not None and set(same[0].totals) & set(tensor.totals):
-                self.notes.append(f"{name} is {text}; its values are those of {tensor.tied} (tied)")
+                self.notes.append(f"{name} is {text}; its values are those of {tied} (tied)")
                 return []
         mine = self.sides[side].tensors
         there = [one for one in self._names[other].get(_key(tensor), []) if one not in mine]
@@ -180,6 +207,15 @@ def _by_values(weights: Weights) -> dict[object, list[str]]:
     return found
 
 
+def _by_first(weights: Weights) -> dict[str, list[str]]:
+    """The names that are tied to a first one."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, same in weights.tensors.items():
+        if same[0].tied:
+            found[same[0].tied].append(name)
+    return found
+
+
 def _places(a: Tensor, b: Tensor) -> list[str]:
     """Where the values differ, as far as it is known."""
     if a.held.keys() != b.held.keys() or len(a.tilings) > 1:
@@ -189,12 +225,46 @@ def _places(a: Tensor, b: Tensor) -> list[str]:
     return list(dict.fromkeys(filter(None, places)))
 
 
-def _cast_hint(a: str, b: str) -> str:
-    """The narrower of two floating-point types."""
-    order = ("float16", "bfloat16", "float32", "float64")
-    if a not in order or b not in order:
-        return ""
-    return f": compare with --dtype {min(a, b, key=order.index)}"
+def _is_scaled(dtype: str) -> bool:
+    """Whether weights of this type mean nothing without their scales."""
+    return dtype.startswith(("float8", "float4")) or dtype in ("int8", "uint8")
+
+
+def _without_scales(findings: list[FindingData]) -> tuple[list[FindingData], list[str]]:
+    """The scales of quantized weights are in one side only where the other side is not quantized:
+    no difference of their own, but a note."""
+    modules = {
+        finding.name.rpartition(".")[0]
+        for finding in findings
+        if finding.kind == "dtype" and "are scaled" in finding.text
+    }
+
+    def is_scale(name: str) -> bool:
+        module, _, last = name.rpartition(".")
+        return module in modules and _SCALE.search(last) is not None
+
+    kept, scales = _set_apart(findings, is_scale)
+    return kept, [f"{side}: not compared: the scales of {count}" for side, count in scales]
+
+
+def _without_extra_states(findings: list[FindingData]) -> tuple[list[FindingData], list[str]]:
+    """What modules save as their extra state are no weights, and often in one side only."""
+    kept, states = _set_apart(findings, lambda name: _EXTRA_STATE in name.split("."))
+    return kept, [f"{side}: not compared: {count} of extra states" for side, count in states]
+
+
+def _set_apart(
+    findings: list[FindingData], is_apart: Callable[[str], bool]
+) -> tuple[list[FindingData], list[tuple[str, str]]]:
+    """The other findings, and by side how many tensors are in it only and apart by their name."""
+    kept = []
+    apart: Counter[str] = Counter()
+    for finding in findings:
+        if finding.kind == "only" and is_apart(finding.name):
+            apart[finding.side] += 1
+        else:
+            kept.append(finding)
+    return kept, [(side, count_text(count, "tensor")) for side, count in apart.items()]
 
 
 def _hint(a: Iterable[str], b: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -17,6 +17,8 @@ from ...core.bounded_read import describe, read_whole
 from ...core.checked_json import decoded
 from ...core.files import atomic_write
 from ...core.ranges import parse_ranks
+from ...core.run_files.state import WORLD_SIZE_MAX
+from ..dtypes import ITEM_BYTES
 from .boxes import Box
 
 FORMAT = "my_utils passport"
@@ -26,16 +28,6 @@ FILE_BYTES_MAX = 1 << 29
 PARTS_MAX = 1 << 16  # of one tensor and rank
 DIMS_MAX = 64
 _HEX = 16 * 8  # digits of the eight sums
-
-ITEM_BYTES = {
-    **dict.fromkeys(("bool", "int8", "uint8"), 1),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 1),
-    **dict.fromkeys(("float8_e8m0fnu", "float4_e2m1fn_x2"), 1),
-    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
-    **dict.fromkeys(("float32", "int32", "uint32", "complex32"), 4),
-    **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
-    "complex128": 16,
-}
 
 
 class PassportError(ValueError):
@@ -99,8 +91,8 @@ class PassportData(msgspec.Struct):
     version: int
     hash: int
     where: str
-    rank: int
-    world_size: int
+    rank: Annotated[int, msgspec.Meta(ge=0, lt=WORLD_SIZE_MAX)]
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=WORLD_SIZE_MAX)]
     run_id: str
     step: int | None
     dtype: str

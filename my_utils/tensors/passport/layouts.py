@@ -18,6 +18,7 @@ l.v_proj.weight (8, 8) (0, 0) (24, 0) (8, 8)
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import translate
@@ -29,13 +30,15 @@ Shape = tuple[int, ...]
 
 class Cut(NamedTuple):
     """name, shape: of the tensor of the checkpoint. at: the first index of the box in it. begin,
-    size: the same box in the tensor at hand, which may have more dimensions before."""
+    size: the same box in the tensor at hand, which may have more dimensions before. is_transposed:
+    the tensor at hand has the last two dimensions in the other order."""
 
     name: str
     shape: Shape
     at: Shape
     begin: Shape
     size: Shape
+    is_transposed: bool = False
 
 
 Rule = Callable[[str, Shape], Iterator[Cut]]
@@ -111,9 +114,9 @@ def _shard(name: str, shape: Shape, dim: int, number: int, parts: int) -> Cut:
     return Cut(name, whole_shape, (*zeros[:dim], size * number, *zeros[dim + 1 :]), zeros, shape)
 
 
-def _of_expert(cut: Cut, expert: int) -> Cut:
-    """The same box in a tensor that has all experts one after the other."""
-    return cut._replace(begin=(expert, *cut.begin), size=(1, *cut.size))
+def _of_index(cut: Cut, *index: int) -> Cut:
+    """The same box in a tensor that has all experts or layers one after the other."""
+    return cut._replace(begin=(*index, *cut.begin), size=(*(1 for _ in index), *cut.size))
 
 
 def _divided(rows: int, parts: int) -> int:
@@ -264,12 +267,12 @@ def _experts(
         for expert in range(shape[0]):
             prefix = name.removesuffix(packed[0]) + f"{first_of(shape[0]) + expert}."
             for cut in split(f"{prefix}{packed[0]}.weight", shape[1:]):
-                yield _of_expert(cut, expert)
+                yield _of_index(cut, expert)
 
     def down_rows(name: str, shape: Shape) -> Iterator[Cut]:
         for expert in range(shape[0]):
             prefix = name.removesuffix(packed[1]) + f"{first_of(shape[0]) + expert}."
-            yield _of_expert(
+            yield _of_index(
                 _shard(f"{prefix}{down}.weight", shape[1:], 1, tp_rank, tp_size), expert
             )
 
@@ -291,6 +294,9 @@ def megatron_layout(
 ) -> Layout:
     """The parameters of Megatron's GPTModel with the names and shapes of Llama's and Qwen's
     checkpoints of transformers: grouped qkv, gated linear_fc1, a padded vocabulary, experts.
+
+    Also those of its torch_dist checkpoints, which have all layers in one tensor, and all experts
+    in one; they are whole, so that they need the config alone.
 
     config: as for `vllm_layout`; Megatron's num_query_groups counts for num_key_value_heads.
     expert_tp: rank and size of the experts' tensor parallelism, by default those of all.
@@ -323,6 +329,19 @@ def megatron_layout(
         new, how = _MEGATRON[inner]
         return cuts[how](f"model.layers.{int(layer) + first_layer}.{new}", shape)
 
+    def of_layers(name: str, shape: Shape) -> Iterator[Cut]:
+        new, how = _MEGATRON[name.removeprefix("decoder.layers.")]
+        for layer in range(shape[0]):
+            for cut in cuts[how](f"model.layers.{layer}.{new}", shape[1:]):
+                yield _of_index(cut, layer)
+
+    def expert_cuts(layer: int, expert: int, kind: str, shape: Shape) -> Iterator[Cut]:
+        new = f"model.layers.{layer}.mlp.experts.{expert}."
+        shard = expert_tp or (tp_rank, tp_size)
+        if kind == "fc2":
+            return _sharded(1, *shard)(f"{new}down_proj.weight", shape)
+        return _halves("gate_up", ("gate", "up"), *shard)(f"{new}gate_up_proj.weight", shape)
+
     def of_expert(name: str, shape: Shape) -> Iterator[Cut]:
         found = _MEGATRON_EXPERT.fullmatch(name)
         if found is None:
@@ -330,11 +349,13 @@ def megatron_layout(
         layer, local, kind, grouped = found.groups()
         total = _get(config, "num_experts", "num_local_experts", "num_moe_experts") or 0
         number = int(local or grouped) + ep_rank * total // ep_size
-        new = f"model.layers.{int(layer) + first_layer}.mlp.experts.{number}."
-        shard = expert_tp or (tp_rank, tp_size)
-        if kind == "fc2":
-            return _sharded(1, *shard)(f"{new}down_proj.weight", shape)
-        return _halves("gate_up", ("gate", "up"), *shard)(f"{new}gate_up_proj.weight", shape)
+        return expert_cuts(int(layer) + first_layer, number, kind, shape)
+
+    def of_experts(name: str, shape: Shape) -> Iterator[Cut]:
+        kind = name.removesuffix(".weight")[-3:]
+        for layer, expert in itertools.product(range(shape[0]), range(shape[1])):
+            for cut in expert_cuts(layer, expert, kind, shape[2:]):
+                yield _of_index(cut, layer, expert)
 
     def vocabulary(new: str) -> Rule:
         rule = _vocabulary(config, tp_rank, tp_size)
@@ -343,7 +364,9 @@ def megatron_layout(
     return Layout(
         "megatron",
         [
+            ("decoder.layers.mlp.experts.experts.linear_fc[12].weight", of_experts),
             ("decoder.layers.*.mlp.experts.*", of_expert),
+            *((f"decoder.layers.{inner}", of_layers) for inner in _MEGATRON),
             *((f"decoder.layers.*.{inner}", of_layer) for inner in _MEGATRON),
             ("embedding.word_embeddings.weight", vocabulary("model.embed_tokens.weight")),
             ("output_layer.weight", vocabulary("lm_head.weight")),
@@ -398,6 +421,23 @@ def peft_layout() -> Layout:
 
     adapters = ("*.lora_*", "*.ia3_*", "*.vera_*", "*.prompt_encoder.*", "*.modules_to_save.*")
     return Layout("peft", [*((glob, nothing) for glob in adapters), ("*", base)])
+
+
+def transposed_layout(globs: Sequence[str]) -> Layout:
+    """Tensors of these names have their last two dimensions in the other order, as experts of older
+    checkpoints have.
+
+    >>> transposed_layout(["*.experts.*"]).cuts("l.experts.down_proj", (4, 24, 32))[1][0].shape
+    (4, 32, 24)
+    """
+
+    def rule(name: str, shape: Shape) -> Iterator[Cut]:
+        if len(shape) < 2:
+            raise ValueError("it has no two dimensions")
+        cut = whole(name, shape)
+        yield cut._replace(shape=(*shape[:-2], shape[-1], shape[-2]), is_transposed=True)
+
+    return Layout("transposed", [(glob, rule) for glob in globs])
 
 
 def names_layout(pairs: list[tuple[str, str]]) -> Layout:

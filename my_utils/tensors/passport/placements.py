@@ -41,6 +41,8 @@ def place(tensor: Tensor, replicas: GroupData | None, rank: int, world_size: int
     """
     if hasattr(tensor, "placements") and hasattr(tensor, "device_mesh"):
         return _of_dtensor(tensor)
+    if hasattr(tensor, "local_shards"):
+        return _of_sharded_tensor(tensor, rank)
     values = tensor.detach()
     shape, begin = tuple(values.shape), [0] * values.dim()
     group = replicas or (GroupData() if world_size == 1 else GroupData(str(rank), _PLAIN))
@@ -75,6 +77,34 @@ def _of_dtensor(tensor: Any) -> Placed:
     ]
     same = group_of(mesh.mesh[tuple(along)].flatten().tolist())
     return Placed(shape, [Local(*box) for box in boxes], group, same)
+
+
+def _of_sharded_tensor(tensor: Any, rank: int) -> Placed:
+    """What the sharded state dict of FSDP 1 has."""
+    import torch.distributed as dist
+
+    group = group_of(dist.get_process_group_ranks(tensor._process_group))
+    shards = [
+        Local(shard.tensor.detach(), tuple(shard.metadata.shard_offsets))
+        for shard in tensor.local_shards()
+    ]
+    return Placed(tuple(tensor.metadata().size), shards, group, group_of([rank]))
+
+
+def check_not_flat(model: Any) -> None:
+    """ValueError if FSDP 1 has made flat shards of the parameters."""
+    fsdp = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    if fsdp is None:
+        return
+    for module in model.modules():
+        if not isinstance(module, fsdp.FullyShardedDataParallel):
+            continue
+        is_whole = module.training_state == fsdp.TrainingState.SUMMON_FULL_PARAMS
+        if not is_whole and module.sharding_strategy != fsdp.ShardingStrategy.NO_SHARD:
+            raise ValueError(
+                "model is wrapped by FSDP 1, which makes flat shards of its parameters: pass its "
+                "sharded state dict, or the model within summon_full_params"
+            )
 
 
 # --- replicas of plain tensors ---

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...core.arguments import check_int, wrong_type
 from ...core.ranks import current_rank, world_size
-from ..wrapper_names import plain_name
+from ..wrapper_names import plain_names
+from .stored import is_opaque, leaves_of, parts_of, stored_beside
 
 if TYPE_CHECKING:
     import torch
@@ -59,17 +59,21 @@ def passport(
     between steps: what an optimizer or a loader writes meanwhile is hashed half old, half new.
 
     Args:
-        model: a module, or a mapping of names to tensors, which may be nested; other values in it
-            are left out. Parts that wrappers add to names (`module.`, `_orig_mod.` …) are removed.
+        model: a module, or a mapping of names to tensors, modules, lists and mappings of them;
+            other values in it are left out, which a note says. Parts that wrappers add to names
+            (`module.`, `_orig_mod.` …) are removed.
         dtype: casts floating-point tensors of 16 bits and more, in pieces of 64 MiB: to compare
             float32 weights with an engine's bfloat16. None hashes what is there.
         layout: what the names and shapes of an engine's or trainer's tensors mean, such as
             `vllm_layout(config, tp_rank, tp_size)`.
         step: of the training, for `my_utils passport history`.
 
+    Weights that a module keeps in packed objects, as quantized ones of torch do, and what else its
+    state dict has, are unpacked. What cannot be is named in the notes.
+
     Raises:
         TypeError: an argument of another type, or a tensor without memory (meta, sparse …).
-        ValueError: no dtype; a shape that does not fit the layout.
+        ValueError: no dtype; a shape that does not fit the layout; a model of FSDP 1.
 
     Thread-safe, and changes no tensor, gradient or random generator.
 
@@ -82,6 +86,7 @@ def passport(
 
     from .builder import Builder
     from .layouts import Layout
+    from .placements import check_not_flat
 
     if not isinstance(model, (torch.nn.Module, Mapping)):
         raise wrong_type("model", "a module or a mapping of tensors", model)
@@ -90,10 +95,28 @@ def passport(
     if step is not None:
         check_int("step", step, 0, or_none=True)
     builder = Builder(torch_dtype(dtype), layout)
-    named = tensors_of(model) if isinstance(model, torch.nn.Module) else _of_mapping(model)
-    _add_all(builder, list(named), layout is not None)
+    values, others = leaves_of(model)
+    named: list[tuple[str, Tensor, GroupData | None]] = []
+    hidden = [name for name, value in others if is_opaque(value)]
+    for name, value in values:
+        if isinstance(value, torch.nn.Module):
+            check_not_flat(value)
+            named += tensors_of(value, name, hidden)
+        else:
+            named += ((full, part, None) for full, part in parts_of(name, value))
+    builder.notes += _notes(len(others), hidden)
+    _add_all(builder, named, layout is not None)
     where = type(model).__name__
     return Passport(builder.finish(where, step, current_rank(), world_size()))
+
+
+def _notes(others: int, hidden: list[str]) -> Iterator[str]:
+    """others: how many values are no tensors. hidden: the names of those that have some in them."""
+    if others:
+        yield f"{others} values that are no tensors"
+    if hidden:
+        names = ", ".join(hidden[:3]) + (", …" if len(hidden) > 3 else "")
+        yield f"not in it, because their values are hidden: {names}"
 
 
 def torch_dtype(dtype: object) -> torch.dtype | None:
@@ -132,36 +155,49 @@ def placed_tensors(
 ) -> Iterator[tuple[str, Tensor, Placed, str]]:
     """Each tensor by its plain name, with what this rank has of it, and the name of the one whose
     memory it shares, "" if that is none. named: with the ranks that have replicas of it."""
+    from torch.nn.parameter import is_lazy
+
     from .placements import place
 
-    names = _plain_names([name for name, _, _ in named])
+    names = plain_names([name for name, _, _ in named])
     first: dict[tuple[object, ...], str] = {}
     rank, size = current_rank(), world_size()
     for given, tensor, replicas in named:
         name = names[given]
-        tied = first.setdefault(_memory(tensor), name) if tensor.numel() else name
-        yield name, tensor, place(tensor, replicas, rank, size), "" if tied == name else tied
+        if is_lazy(tensor):
+            raise TypeError(f"{name}: an {type(tensor).__name__} has no values before a forward")
+        placed = place(tensor, replicas, rank, size)
+        memory = [_memory(values) for values, _ in placed.locals if values.numel()]
+        tied = first.setdefault(tuple(memory), name) if memory else name
+        yield name, tensor, placed, "" if tied == name else tied
 
 
-def _memory(tensor: Any) -> tuple[object, ...]:
+def _memory(values: Tensor) -> tuple[object, ...]:
     """Equal for tensors that are the same one."""
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     try:
-        return local.data_ptr(), tuple(local.shape), local.stride(), local.dtype, str(local.device)
+        where = values.data_ptr(), str(values.device)
     except RuntimeError:  # it has no memory, which is said when it is hashed
-        return (id(tensor),)
+        return (id(values),)
+    return *where, tuple(values.shape), values.stride(), values.dtype
 
 
-def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, GroupData | None]]:
+def tensors_of(
+    model: nn.Module, name: str = "", hidden: list[str] | None = None
+) -> Iterator[tuple[str, Tensor, GroupData | None]]:
     """Each parameter and persistent buffer by each of its names, with the ranks that have
-    replicas of it. Statistics of BatchNorm are in a group of their own: each replica has others."""
+    replicas of it. Statistics of BatchNorm are in a group of their own: each replica has others.
+
+    name: of the model, "" if it has none. hidden: takes the names of values that cannot be read.
+        With it come the tensors that are in a state dict beside these, or in packed objects.
+    """
     from torch.nn.modules.batchnorm import _NormBase
 
     from .placements import group_of, replicated_by
 
     own = group_of([current_rank()], _BY_DESIGN) if world_size() > 1 else None
     replicas: dict[str, GroupData] = {}
-    for prefix, module in model.named_modules(remove_duplicate=False):
+    names: set[str] = set()
+    for prefix, module in model.named_modules(prefix=name, remove_duplicate=False):
         above = replicas.get(prefix.rpartition(".")[0] if prefix else "")
         known = replicated_by(module) or above
         if known is not None:
@@ -171,26 +207,12 @@ def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, GroupData | None
             item for item in module._buffers.items()
             if item[0] not in module._non_persistent_buffers_set
         ]  # fmt: skip
-        for name, tensor in (*parameters, *buffers):
-            if tensor is not None:
-                is_own = isinstance(module, _NormBase) and name in module._buffers
-                yield ".".join(filter(None, (prefix, name))), tensor, own if is_own else known
-
-
-def _of_mapping(
-    values: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, Tensor, GroupData | None]]:
-    import torch
-
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, torch.Tensor):
-            yield name, value, None
-        elif isinstance(value, Mapping):
-            yield from _of_mapping(value, f"{name}.")
-
-
-def _plain_names(names: list[str]) -> dict[str, str]:
-    """By name: the same without what wrappers add, unless two would be one."""
-    times = Counter(map(plain_name, names))
-    return {name: plain_name(name) if times[plain_name(name)] == 1 else name for name in names}
+        for key, tensor in (*parameters, *buffers):
+            is_own = isinstance(module, _NormBase) and key in module._buffers
+            for full, part in parts_of(".".join(filter(None, (prefix, key))), tensor):
+                names.add(full)
+                yield full, part, own if is_own else known
+        if hidden is not None:
+            beside, opaque = stored_beside(module, prefix, names)
+            hidden += opaque
+            yield from ((full, part, known) for full, part in beside)

@@ -113,7 +113,9 @@ class TensorFile:
             data = self._buffer[:count]
             begin = base + int(view.storage_offset()) * item
             self._fill(data.numpy().data, begin, name)
-            return data.view(view.dtype).as_strided(view.size(), view.stride())
+            values = data.view(view.dtype).as_strided(view.size(), view.stride())
+            values = values.conj() if view.is_conj() else values
+            return torch._neg_view(values) if view.is_neg() else values
 
         return read
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from math import prod
@@ -13,13 +14,15 @@ from typing import TypeVar
 from ..._core import TensorSums, differing_block
 from ...core.printable import escaped
 from ...core.ranges import parse_ranks, ranks_text
+from ..dtypes import ITEM_BYTES
 from .boxes import Box, box_of_bytes, gaps, place_text, tilings
-from .file import ITEM_BYTES, PassportData, PassportError, TensorData, boxes_of
+from .file import PassportData, PassportError, TensorData, boxes_of
 
 _Value = TypeVar("_Value")
 
 BLOCK_BYTES = 4096
 STATISTICS = "statistics"
+_ONE_STEP = ": choose those of one step by a glob, such as 'pp/step100_*.json'"
 
 
 @dataclass
@@ -54,7 +57,8 @@ class Tensor:
 
     @cached_property
     def tilings(self) -> list[list[Box]]:
-        return tilings(list(self.held), self.shape)
+        with self._named():
+            return tilings(list(self.held), self.shape)
 
     @cached_property
     def totals(self) -> list[TensorSums]:
@@ -66,7 +70,17 @@ class Tensor:
 
     @cached_property
     def missing(self) -> list[Box]:
-        return [] if self.totals else gaps(list(self.held), self.shape)
+        if self.totals:
+            return []
+        with self._named():
+            return gaps(list(self.held), self.shape)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise PassportError(f"{self.name}: {error}") from None
 
     def missing_text(self) -> str:
         """Empty if nothing is missing."""
@@ -107,7 +121,7 @@ class Tensor:
     def where(self, a: TensorSums, b: TensorSums, box: Box | None = None) -> str:
         """The rows in which two values of the tensor, or of a box of it, differ; "" if they are
         not known more closely than the tensor."""
-        block = _block(a, b)
+        block = only_block(a, b)
         if block is None or not self.shape:
             return place_text(box, self.shape) if box else ""
         begin = block * BLOCK_BYTES
@@ -136,7 +150,7 @@ def who_differs(groups: Sequence[Sequence[int]]) -> tuple[set[int], str]:
     return {rank for ranks in groups for rank in ranks}, against
 
 
-def _block(a: TensorSums, b: TensorSums) -> int | None:
+def only_block(a: TensorSums, b: TensorSums) -> int | None:
     """The block of 4 KiB in which two parts of one place differ; None if it is not the only one."""
     cut_a, cut_b = dict(a.cut), dict(b.cut)
     differing = {
@@ -156,7 +170,8 @@ def _block(a: TensorSums, b: TensorSums) -> int | None:
 
 @dataclass
 class Weights:
-    """What a job or a checkpoint has. tensors: by name, one for each group of ranks."""
+    """What a job or a checkpoint has. tensors: by name, one for each group of ranks. is_checkpoint:
+    whether it is read from the values, so that it can be cast."""
 
     where: str
     tensors: dict[str, list[Tensor]]
@@ -165,6 +180,7 @@ class Weights:
     step: int | None
     dtype: str
     notes: list[str]
+    is_checkpoint: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -204,7 +220,8 @@ def _check_set(passports: Sequence[PassportData], where: str) -> None:
         values = {getattr(data, name) for data in passports}
         if len(values) > 1:
             shown = ", ".join(sorted(map(str, values))[:3])
-            raise PassportError(f"{where}: passports of several values of {name}: {shown}")
+            hint = _ONE_STEP if name == "step" else ""
+            raise PassportError(f"{where}: passports of several values of {name}: {shown}{hint}")
     for data in passports:
         for group in data.groups:
             if group.ranks and data.rank not in parse_ranks(group.ranks):
@@ -212,7 +229,7 @@ def _check_set(passports: Sequence[PassportData], where: str) -> None:
     ranks = Counter(data.rank for data in passports)
     twice = [rank for rank, count in ranks.items() if count > 1]
     if twice:
-        raise PassportError(f"{where}: several passports of {ranks_text(twice, 4)}")
+        raise PassportError(f"{where}: several passports of {ranks_text(twice, 4)}{_ONE_STEP}")
 
 
 def _add(

@@ -178,7 +178,7 @@ for i in range(10):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ENDS)
 def test_nothing_is_lost_at_the_end(run_python: RunPython, tmp_path: Path, end: str) -> None:
     statement, status = ENDS[end]
@@ -191,7 +191,7 @@ def test_nothing_is_lost_at_the_end(run_python: RunPython, tmp_path: Path, end: 
     assert not list(tmp_path.rglob(".unfinished*"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_nothing_is_lost_in_children(run_python: RunPython, tmp_path: Path, method: str) -> None:
     """Each process writes its own dumps, and none those of another."""

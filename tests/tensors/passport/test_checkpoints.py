@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save, torch_save_to_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 
@@ -121,6 +121,60 @@ def test_a_model_of_transformers_in_shards(tmp_path: Path) -> None:
         "lm_head.weight is only in A; its values are those of transformer.wte.weight (tied)"
         in found.notes
     )
+
+
+class Tied(torch.nn.Module):
+    """safetensors keeps the name that is first by the alphabet, torch the first that is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(10, 8)
+        self.decode = torch.nn.Linear(8, 10, bias=False)
+        self.decode.weight = self.embed.weight
+
+
+def test_tied_weights_of_which_another_name_is_kept(tmp_path: Path) -> None:
+    model = Tied()
+    passport(model).save(tmp_path / "model.json")
+    save_model(model, str(tmp_path / "both.safetensors"))
+    check_equal(tmp_path / "model.json", tmp_path / "both.safetensors", 2)
+    save_file({"embed.weight": model.embed.weight.detach()}, tmp_path / "first.safetensors")
+    check_equal(tmp_path / "both.safetensors", tmp_path / "first.safetensors", 1)
+    save_file({"decode.weight": model.embed.weight.detach()}, tmp_path / "last.safetensors")
+    for name in ("first", "last"):
+        check_equal(tmp_path / "model.json", tmp_path / f"{name}.safetensors", 1)
+    save_file({"decode.weight": torch.zeros(10, 8)}, tmp_path / "other.safetensors")
+    found = compared(tmp_path / "model.json", tmp_path / "other.safetensors")
+    assert {finding.name for finding in found.findings} == {"embed.weight", "decode.weight"}
+
+
+def test_an_index_by_any_name(tmp_path: Path) -> None:
+    """As diffusers has it, of a variant here, in a folder of a pipeline."""
+    folder = tmp_path / "pipeline" / "unet"
+    folder.mkdir(parents=True)
+    for number, name in enumerate("ab"):
+        save_file({name: torch.full((3,), number)}, folder / f"x.fp16-{number}.safetensors")
+    places = {"weight_map": {"a": "x.fp16-0.safetensors", "b": "x.fp16-1.safetensors"}}
+    index = folder / "x.safetensors.index.fp16.json"
+    index.write_text(json.dumps(places), encoding="utf-8")
+    check_equal(folder, index, 2)
+    (tmp_path / "pipeline" / "model_index.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(PassportError, match="but in its folders unet: name one of them"):
+        read(tmp_path / "pipeline")
+    (folder / "x.fp16-1.safetensors").unlink()
+    with pytest.raises(OSError, match=r"x\.fp16-1\.safetensors"):
+        read(folder)
+
+
+def test_what_torch_saved_in_another_way(tmp_path: Path, taken: Path) -> None:
+    torch.save(values(), tmp_path / "x.pth.tar")
+    check_equal(taken, tmp_path / "x.pth.tar", 8)
+    torch.save(values(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(PassportError, match=r"of torch before 1\.6: load it and save it again"):
+        read(tmp_path / "old.pt")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
+    with pytest.raises(PassportError, match=r"objects of torch\..*Linear: save a state dict of"):
+        read(tmp_path / "module.pt")
 
 
 @pytest.mark.slow

@@ -18,26 +18,16 @@ from my_utils.tensors import passport
 
 from ...conftest import ROOT
 from ...docs.folders import passports
+from ...support.planted_weights import (
+    PLANTED,
+    UP,
+    Q,
+    Values,
+    check_named,
+    model,
+    other_dtype,
+)
 from ...support.schemas import loads_checked
-
-Values = dict[str, torch.Tensor]
-
-
-def model() -> Values:
-    generator = torch.Generator().manual_seed(1)
-
-    def weight(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator)
-
-    values = {"embed": weight(64, 32)}
-    for layer in range(2):
-        for name in ("q", "k", "v", "o"):
-            values[f"layers.{layer}.{name}_proj.weight"] = weight(32, 32)
-        values[f"layers.{layer}.up.weight"] = weight(96, 32)
-        values[f"layers.{layer}.norm.weight"] = torch.ones(32)
-        for expert in range(3):
-            values[f"layers.{layer}.experts.{expert}.weight"] = weight(16, 32)
-    return values
 
 
 def diff(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, list[str]]:
@@ -45,92 +35,6 @@ def diff(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, l
     out = capsys.readouterr()
     assert out.err == "" or status == 2
     return status, (out.out or out.err).splitlines()
-
-
-Q, K, UP = "layers.1.q_proj.weight", "layers.1.k_proj.weight", "layers.1.up.weight"
-EXPERT = "layers.0.experts.1.weight"
-
-
-def one_element(values: Values) -> None:
-    values[UP][40, 7] += 1e-6
-
-
-def one_bit_of_a_scalar_row(values: Values) -> None:
-    values["layers.0.norm.weight"][31] = 1.0000001
-
-
-def swapped(values: Values) -> None:
-    values[Q], values[K] = values[K], values[Q]
-
-
-def missing_expert(values: Values) -> None:
-    del values[EXPERT]
-
-
-def stale(values: Values) -> None:
-    values[UP] = values[UP] * 0.5
-
-
-def transposed(values: Values) -> None:
-    values[Q] = values[Q].T.contiguous()
-
-
-def transposed_shape(values: Values) -> None:
-    values[UP] = values[UP].T.contiguous()
-
-
-def other_dtype(values: Values) -> None:
-    values["embed"] = values["embed"].bfloat16()
-
-
-def other_expert(values: Values) -> None:
-    values[EXPERT] = values["layers.1.experts.1.weight"].clone()
-
-
-def renamed(values: Values) -> None:
-    values["layers.1.query.weight"] = values.pop(Q)
-
-
-def negative_zero(values: Values) -> None:
-    values["layers.0.norm.weight"][:] = 0.0
-
-
-def fewer_rows(values: Values) -> None:
-    values["embed"] = values["embed"][:60].contiguous()
-
-
-PLANTED: list[tuple[Callable[[Values], None], list[str]]] = [
-    (one_element, [f"{UP}: values differ: rows 32-63"]),
-    (one_bit_of_a_scalar_row, ["layers.0.norm.weight: values differ"]),
-    (
-        swapped,
-        [
-            f"{Q}: values differ; A has the values of B under the name {K}",
-            f"{K}: values differ; A has the values of B under the name {Q}",
-        ],
-    ),
-    (missing_expert, [f"{EXPERT}: only in A"]),
-    (stale, [f"{UP}: values differ: in several places"]),
-    (transposed, [f"{Q}: values differ"]),
-    (transposed_shape, [f"{UP}: shape [96, 32] in A, [32, 96] in B"]),
-    (other_dtype, ["embed: float32 in A, bfloat16 in B: compare with --dtype bfloat16"]),
-    (
-        other_expert,
-        [
-            f"{EXPERT}: values differ; A has the values of B under the name "
-            "layers.1.experts.1.weight"
-        ],
-    ),
-    (
-        renamed,
-        [
-            f"{Q}: only in A; B has these values under the name layers.1.query.weight",
-            f"layers.1.query.weight: only in B; A has these values under the name {Q}",
-        ],
-    ),
-    (negative_zero, ["layers.0.norm.weight: values differ"]),
-    (fewer_rows, ["embed: shape [64, 32] in A, [60, 32] in B"]),
-]
 
 
 def write_safetensors(values: Values, folder: Path) -> Path:
@@ -166,10 +70,55 @@ def test_a_planted_difference_is_named(
     plant(changed)
     status, lines = diff(capsys, a, write(changed, folder))
     assert status == (2 if plant is other_dtype else 1)
-    found = lines[3:]
-    assert len(found) == len(wanted), found
-    for line, text in zip(sorted(found), sorted(wanted), strict=True):
-        assert line.startswith(text), found
+    check_named(lines[3:], wanted)
+
+
+def quantized(values: Values) -> Values:
+    """Weights in blocks of 128 by 128 as DeepSeek's checkpoints have them."""
+    found: Values = {}
+    for name, value in values.items():
+        blocks = value.view(-1, 128, value.shape[1] // 128, 128).transpose(1, 2)
+        scales = blocks.abs().amax((2, 3)) / 448
+        scaled = (blocks / scales[:, :, None, None]).transpose(1, 2).reshape(value.shape)
+        found[name] = scaled.to(torch.float8_e4m3fn)
+        found[f"{name}_scale_inv"] = scales
+    return found
+
+
+def test_blocks_of_float8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    values = {
+        f"layers.{i}.mlp.weight": torch.randn(256, 384, generator=generator) for i in range(3)
+    }
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    a = write_safetensors(quantized(values), folders[0])
+    b = write_torch(quantized(values), folders[1])
+    status, lines = diff(capsys, a, b)
+    assert (status, lines[2]) == (0, "equal: 6 tensors, bit for bit")
+
+    plain = {name: value.bfloat16() for name, value in values.items()}
+    status, lines = diff(capsys, a, write_safetensors(plain, folders[2]))
+    assert status == 2
+    assert lines[2:] == [
+        "not comparable: 0 of 3 common tensors are equal",
+        "layers.0.mlp.weight and 2 more: float8_e4m3fn in A, bfloat16 in B: values of "
+        "float8_e4m3fn are scaled, quantize both sides in the same way",
+        "A: not compared: the scales of 3 tensors",
+    ]
+
+    changed = quantized(values)
+    changed["layers.1.mlp.weight_scale_inv"][1, 2] *= 2
+    del changed["layers.2.mlp.weight_scale_inv"]
+    status, lines = diff(capsys, a, write_safetensors(changed, folders[1]))
+    assert (status, lines[3:]) == (
+        1,
+        [
+            "layers.1.mlp.weight_scale_inv: values differ: in one block of 4 KiB",
+            "layers.2.mlp.weight_scale_inv: only in A",
+        ],
+    )
 
 
 def test_equal_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,6 +154,25 @@ def test_map_ignore_and_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     words = ("--map", "model.*=*", "--ignore", "optim*", "--dtype", "bfloat16")
     status, lines = diff(capsys, a, b, *words)
     assert (status, lines[2]) == (0, "equal: 19 tensors, bit for bit")
+    b = write_passport(values, tmp_path)
+    status, lines = diff(capsys, a, b, *words)
+    assert status == 2
+    assert lines[3].endswith(
+        "bfloat16 in A, float32 in B: take the passport of B with dtype='bfloat16'"
+    )
+
+
+def test_a_folder_of_several_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (100, 200):
+        passport(model()).save(tmp_path / f"step{step}_rank{{rank}}.json")
+    status, lines = diff(capsys, tmp_path, tmp_path)
+    assert status == 2
+    assert lines[-1].endswith(
+        "several passports of rank 0: choose those of one step by a glob, such as "
+        "'pp/step100_*.json'"
+    )
+    one = tmp_path / "step100_*.json"
+    assert diff(capsys, one, one)[0] == 0
 
 
 def test_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

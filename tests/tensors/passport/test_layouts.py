@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from my_utils.cli.command import main
 from my_utils.tensors import passport
@@ -21,6 +21,7 @@ from my_utils.tensors.passport.layouts import (
     megatron_layout,
     packed_experts_layout,
     peft_layout,
+    transposed_layout,
     vllm_layout,
 )
 
@@ -134,6 +135,21 @@ def test_vllm_with_heads_of_k_and_v_on_several_ranks(world: int, tmp_path: Path)
     }
     kinds = {finding.kind for finding in found.findings}
     assert ("replicas" in kinds) == (world > KV_HEADS)
+
+
+def test_a_vocabulary_of_unknown_size_has_no_padding(tmp_path: Path) -> None:
+    config = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    name, value = "model.embed_tokens.weight", torch.randn(10, 3)
+    save_file({name: value}, tmp_path / "model.safetensors")
+    (tmp_path / "engine").mkdir()
+    engine = write_ranks(
+        tmp_path / "engine",
+        2,
+        lambda rank: {name: part(value, 0, rank, 2)},
+        lambda rank: vllm_layout(config, rank, 2),
+    )
+    found = compared(tmp_path / "model.safetensors", engine)
+    assert found.status == "equal", lines_of(found)
 
 
 def test_vllm_swapped_k_and_v_are_named(tmp_path: Path) -> None:
@@ -335,6 +351,65 @@ def test_peft(tmp_path: Path) -> None:
     assert found.status == "equal", lines_of(found)
     found = compared(tmp_path / "hf", tmp_path / "merged.json")
     assert len(found.findings) == 4
+
+
+@pytest.mark.slow
+def test_experts_that_were_loaded_transposed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Older files of Qwen3-VL have experts transposed. transformers sees that by their shapes, and
+    so does not where twice the inner size is the hidden one (its issue 47031)."""
+    from transformers import Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration as Model
+
+    torch.manual_seed(0)
+    text = {
+        "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": INNER,
+        "moe_intermediate_size": HIDDEN // 2, "num_hidden_layers": 2, "num_experts": 4,
+        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD,
+    }  # fmt: skip
+    vision = {
+        "depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2,
+        "out_hidden_size": HIDDEN, "deepstack_visual_indexes": [0],
+    }  # fmt: skip
+    model = Model(Qwen3VLMoeConfig(text_config=text, vision_config=vision))
+    model.save_pretrained(tmp_path / "legacy")
+    state = model.state_dict()
+    legacy = {
+        name: value.transpose(1, 2) if ".experts." in name else value
+        for name, value in state.items()
+    }
+    save_file(
+        {name: value.contiguous().clone() for name, value in legacy.items()},
+        tmp_path / "legacy" / "model.safetensors",
+    )
+    loaded = Model.from_pretrained(tmp_path / "legacy", dtype=torch.float32)
+    passport(loaded).save(tmp_path / "loaded.json")
+    words = ["passport", str(tmp_path / "legacy"), "--map", "transposed:*.experts.*_proj"]
+    assert main([*words, "-o", str(tmp_path / "legacy.json"), "--quiet"]) == 0
+    passport(model).save(tmp_path / "model.json")
+    found = compared(tmp_path / "model.json", tmp_path / "legacy.json")
+    assert found.status == "equal", lines_of(found)
+
+    found = compared(tmp_path / "legacy.json", tmp_path / "loaded.json")
+    assert [(one.kind, one.name) for one in found.findings] == [
+        ("values", f"model.language_model.layers.{layer}.mlp.experts.gate_up_proj")
+        for layer in range(2)
+    ]
+
+
+def test_pieces_of_a_transposed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from my_utils.tensors.passport import views
+
+    monkeypatch.setattr(views, "FILE_PIECE_BYTES", 500)
+    value = torch.randn(3, 20, 37)
+    save_file({"x": value}, tmp_path / "x.safetensors")
+    passport({"x": value.transpose(1, 2)}).save(tmp_path / "x.json")
+    layout = transposed_layout(["x"])
+    a = read_weights(str(tmp_path / "x.safetensors"), None, layout)
+    found = compare_weights(a, read_weights(str(tmp_path / "x.json")))
+    assert found.status == "equal", lines_of(found)
+    with pytest.raises(ValueError, match=r"y of shape \[3\] does not fit .* no two dimensions"):
+        passport({"y": value[0, 0, :3]}, layout=transposed_layout(["y"]))
 
 
 # --- wrong layouts ---

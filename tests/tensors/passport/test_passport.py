@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from my_utils.tensors import TensorSums, passport, tensor_hash, tensor_sums
 from my_utils.tensors.passport.boxes import Box, gaps, place_text, tilings
@@ -28,6 +29,7 @@ from my_utils.tensors.passport.weights import Weights, merged
 
 from ...support.schemas import schema
 from ...support.tensor_hash_oracle import to_hex
+from ...support.tilings import random_tiling, view_of
 
 
 class Net(nn.Module):
@@ -100,6 +102,16 @@ def test_a_nested_mapping_has_names_with_dots(tmp_path: Path) -> None:
     assert set(taken(values, tmp_path).tensors) == {"model.w", "opt.m.0"}
 
 
+def test_tensors_that_wrap_others_are_those(tmp_path: Path) -> None:
+    """As quantized ones of torchao and quanto do."""
+    wrapped = torch.nn.Parameter(TwoTensor(torch.ones(3), torch.zeros(3)))
+    module = torch.nn.Module()
+    module.register_parameter("weight", wrapped)
+    plain = {"weight.a": torch.ones(3), "weight.b": torch.zeros(3)}
+    for model in (module, {"weight": wrapped}):
+        assert passport(model).data.tensors == passport(plain).data.tensors
+
+
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(TypeError, match="model must be a module or a mapping of tensors, not 3"):
         passport(3)
@@ -113,32 +125,18 @@ def test_wrong_arguments_are_named() -> None:
         passport({}, step=-1)
     with pytest.raises(TypeError, match=r"x: .*a meta tensor has only a shape"):
         passport({"x": torch.empty(3, device="meta")})
+    with pytest.raises(TypeError, match=r"a\.x: a tensor of layout sparse_coo cannot be hashed"):
+        passport({"a": {"x": torch.eye(3).to_sparse()}})
 
 
 # --- boxes ---
-
-
-def random_tiling(shape: tuple[int, ...], chance: random.Random) -> list[Box]:
-    """Cuts a box along a random dimension, over and over."""
-    boxes = [Box((0,) * len(shape), shape)]
-    for _ in range(chance.randrange(12)):
-        box = boxes.pop(chance.randrange(len(boxes)))
-        dim = chance.randrange(len(shape))
-        at = chance.randrange(box.size[dim] + 1)
-        for begin, length in ((0, at), (at, box.size[dim] - at)):
-            first = (*box.at[:dim], box.at[dim] + begin, *box.at[dim + 1 :])
-            boxes.append(Box(first, (*box.size[:dim], length, *box.size[dim + 1 :])))
-    return boxes
 
 
 def file_of(tensor: torch.Tensor, boxes: list[Box], rank: int, world: int) -> PassportData:
     name, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
     parts = []
     for box in boxes:
-        view = tensor
-        for dim, (first, size) in enumerate(zip(*box, strict=True)):
-            view = view.narrow(dim, first, size)
-        parts.append(part_data(box, tensor_sums(view, shape, box.at)))
+        parts.append(part_data(box, tensor_sums(view_of(tensor, box), shape, box.at)))
     data = TensorData("x", name, shape, parts)
     return PassportData(
         FORMAT, 1, 2, "test", rank, world, "", None, "", "", [GroupData()], [data], []

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MODEL = """
 import torch.nn as nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel, RowwiseParallel, parallelize_module)
@@ -135,10 +135,21 @@ save(net, "other_element")
 net = plain(made())
 plant(net, "up.weight", 1, 40)
 save(net, "unknown")
+
+net = FullyShardedDataParallel(made(), use_orig_params=True, device_id=torch.device("cpu"))
+with FullyShardedDataParallel.state_dict_type(net, StateDictType.SHARDED_STATE_DICT):
+    save(net.state_dict(), "fsdp1")
+with FullyShardedDataParallel.summon_full_params(net):
+    save(net, "summoned")
+try:
+    save(net, "flat")
+except ValueError as error:
+    assert "pass its sharded state dict" in str(error)
 dist.destroy_process_group()
 """
     run(RANKS + program, 2, tmp_path)
-    check_equal(tmp_path, ["fsdp", "columns", "ddp", "tp", "plain"])
+    check_equal(tmp_path, ["fsdp", "columns", "ddp", "tp", "plain", "fsdp1", "summoned"])
+    assert not (tmp_path / "flat").exists()
 
     alone = read_weights(str(tmp_path / "drifted"), None, None)
     assert [item[1:] for item in alone.tensors["up.weight"][0].replica_problems()] == [
