@@ -38,7 +38,7 @@ class PlantedRank:
         data = WatchData(FORMAT, 1, 2, rank, world_size, attempt, 10, classes, notes or [])
         self.stem = stem_of(str(log_dir), rank, attempt, generation)
         self._writer = SumsWriter(self.stem, data)
-        self._neighbours = Neighbours(str(log_dir), data)
+        self._neighbours = Neighbours(str(log_dir), data, generation)
         self._names = [tensor.name for one in classes for tensor in one.tensors]
 
     def check(self, step: int, values: Mapping[str, bytes], *, keeps: bool = True) -> None:

@@ -18,8 +18,8 @@ from ..._core import TensorSums, differing_block
 from ...core.printable import escaped
 from ...core.ranges import parse_ranks, ranks_text
 from ...core.units import count_text
+from ..dtypes import ITEM_BYTES
 from ..passport.boxes import Box, box_of_bytes, place_text
-from ..passport.file import ITEM_BYTES
 from ..passport.weights import BLOCK_BYTES, by_votes, who_differs
 from .file import (
     SUMS,

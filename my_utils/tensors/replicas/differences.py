@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections import deque
 
 from ...core.ranges import parse_ranks
-from .file import SLOTS, Check, SumsReader, WatchData, files_in
+from .file import SLOTS, Check, SumsReader, WatchData, stem_of
 
 _AHEAD = 2 * SLOTS  # checks of the neighbour that are remembered
 
 
 class Neighbours:
-    """Of one rank. Not thread-safe."""
+    """Of one rank and generation. Not thread-safe."""
 
-    def __init__(self, folder: str, data: WatchData) -> None:
+    def __init__(self, folder: str, data: WatchData, generation: int) -> None:
         self._own: deque[Check] = deque(maxlen=SLOTS)
-        self._pairs = [_Pair(folder, data, number) for number in range(len(data.classes))]
+        places = range(len(data.classes))
+        self._pairs = [_Pair(folder, data, generation, place) for place in places]
 
     def new_differences(self, check: Check) -> list[int]:
         """The numbers of own checks at which a difference began, as far as it is known now. check:
@@ -32,12 +33,11 @@ class Neighbours:
 class _Pair:
     """This rank and the next one of a class."""
 
-    def __init__(self, folder: str, data: WatchData, place: int) -> None:
-        self._folder, self._attempt = folder, data.attempt
+    def __init__(self, folder: str, data: WatchData, generation: int, place: int) -> None:
         self._class, self._place = data.classes[place], place
         ranks = sorted(parse_ranks(self._class.ranks))
-        self._rank = ranks[(ranks.index(data.rank) + 1) % len(ranks)]
-        self._path = ""
+        rank = ranks[(ranks.index(data.rank) + 1) % len(ranks)]
+        self._path = f"{stem_of(folder, rank, data.attempt, generation)}.json"
         self._reader: SumsReader | None = None
         self._read = self._their_place = 0
         self._theirs: dict[int, bytes] = {}
@@ -62,23 +62,12 @@ class _Pair:
         return found
 
     def _read_on(self) -> None:
-        checks = self._reader.checks(self._read) if self._reader is not None else []
-        if not checks:
-            checks = self._open().checks(self._read)
+        if self._reader is None:
+            self._reader = SumsReader(self._path)
+            self._their_place = self._reader.data.classes.index(self._class)
+        checks = self._reader.checks(self._read)
         for check in checks:
             self._read = check.number + 1
             self._theirs[check.step] = check.digests[self._their_place]
         for step in list(self._theirs)[:-_AHEAD]:
             del self._theirs[step]
-
-    def _open(self) -> SumsReader:
-        """The newest of its files of this attempt. ValueError where it has other tensors."""
-        files = files_in([self._folder])
-        paths = [one.path for one in files if one[1:3] == (self._rank, self._attempt)]
-        if not paths:
-            raise FileNotFoundError
-        if self._reader is None or paths[-1] != self._path:
-            reader = SumsReader(paths[-1])
-            self._their_place = reader.data.classes.index(self._class)
-            self._path, self._reader, self._read = paths[-1], reader, 0
-        return self._reader

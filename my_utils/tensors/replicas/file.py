@@ -28,8 +28,10 @@ from ...core.checked_json import decoded
 from ...core.files import atomic_write
 from ...core.ranges import SET_MAX, parse_ranks
 from ...core.run_files.files import REPLICAS_FOLDER
+from ...core.run_files.hosts import with_hosts
 from ...core.trusted_open import open_without_waiting
-from ..passport.file import HASH, ITEM_BYTES, check_box, check_shape
+from ..dtypes import ITEM_BYTES
+from ..passport.file import HASH, check_box, check_shape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -251,7 +253,7 @@ class Named(NamedTuple):
 
 def files_in(log_dirs: Sequence[str]) -> Iterator[Named]:
     """Those of all ranks, by rank, attempt and generation. Folders without any are left out."""
-    for log_dir in log_dirs:
+    for log_dir in with_hosts(log_dirs):
         folder = os.path.join(log_dir, REPLICAS_FOLDER)
         try:
             names = os.listdir(folder)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.printable import escaped
@@ -16,6 +16,7 @@ from ..passport.file import GroupData
 from ..passport.placements import Placed, place
 from ..passport.take import placed_tensors, tensors_of
 from ..passport.views import dtype_name
+from ..wrapper_names import plain_name
 from .file import ClassData, TrackedData
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 KINDS = ("parameters", "gradients", "optimizer state")
 _ALONE = "no other rank has these parts"
 _UNREDUCED = "gradients that are not reduced (no_sync)"
+_LAZY = "no values before a forward"
+_QUANTIZED = "quantized tensors of torch"
 
 
 class Source(NamedTuple):
@@ -74,7 +77,7 @@ class Finder:
         self._gradients = gradients
         self._rank, self._world_size = rank, world_size
         self._parts: list[tuple[weakref.ref[Any], list[Any]]] = []
-        self._tracked = Tracked([], [], [])
+        self._untracked = self._tracked = Tracked([], [], [])
 
     @property
     def is_over(self) -> bool:
@@ -93,7 +96,8 @@ class Finder:
         return self._tracked
 
     def _forget(self, model: object) -> None:
-        self._parts, self._tracked = [], Tracked([], [], [])
+        """At the end of the interpreter, too, where this module has lost its names."""
+        self._parts, self._tracked = [], self._untracked
 
     def _find(self, models: Mapping[str, Any]) -> Tracked:
         modules = [each for model in models.values() for each in model.modules()]
@@ -102,6 +106,7 @@ class Finder:
         classes: dict[tuple[str, str], ClassData] = {}
         sources: dict[tuple[str, str], list[Source]] = defaultdict(list)
         left_out: dict[str, list[str]] = defaultdict(list)
+        left_out.update(_lazy_ones(models))
         for kind, name, owner, key, tensor, placed in self._named(models, modules):
             why = placed.replicas.why
             if not why and not _is_shared(placed.replicas.ranks):
@@ -131,21 +136,28 @@ class Finder:
         )
 
     def _named(self, models: Mapping[str, Any], modules: list[Any]) -> Iterator[_Named]:
-        is_reduced = all(getattr(each, "require_backward_grad_sync", True) for each in modules)
+        from torch.nn.parameter import is_lazy
+
+        is_reduced = all(flag for each in modules for flag in _syncs(each))
         named = [
             (f"{prefix}.{name}" if prefix else name, tensor, group)
             for prefix, model in models.items()
             for name, tensor, group in tensors_of(model)
+            if not is_lazy(tensor)
         ]
         replicas = {id(tensor): group for _, tensor, group in named}
         owners = {
-            id(tensor): (part, key)
+            id(tensor): (owner, key)
             for module in modules
             for part in (module._buffers, module._parameters)
-            for key, tensor in part.items()
+            for owner, key, tensor in _owned(part)
         }
         for name, tensor, placed, tied in placed_tensors(named):
             if tied:
+                continue
+            if id(tensor) not in owners:
+                placed = placed._replace(replicas=GroupData("", _QUANTIZED))
+                yield "parameters", name, None, None, tensor, placed
                 continue
             yield "parameters", name, *owners[id(tensor)], tensor, placed
             group = replicas[id(tensor)]
@@ -166,6 +178,15 @@ class Finder:
         states = getattr(self._optimizer(), "state", None) or {}
         found = states.get(parameter)
         return found if isinstance(found, Mapping) else {}
+
+
+def _lazy_ones(models: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The names of parameters that get their shape in their first forward, by the reason."""
+    from torch.nn.parameter import is_lazy
+
+    named = (item for model in models.values() for item in model.named_parameters())
+    names = [plain_name(name) for name, parameter in named if is_lazy(parameter)]
+    return {_LAZY: names} if names else {}
 
 
 def outermost(model: nn.Module) -> nn.Module:
@@ -191,8 +212,37 @@ def _held_by(thing: Any) -> list[Any]:
         states = getattr(thing, "state", {})
         return [len(states), *(len(state) for state in states.values())]
     parts = (thing._modules, thing._parameters, thing._buffers)
-    return [*(value for part in parts for value in part.values()),
-            getattr(thing, "require_backward_grad_sync", True)]  # fmt: skip
+    return [*(value for part in parts for value in part.values()), *_syncs(thing)]
+
+
+def _syncs(module: Any) -> tuple[bool, bool]:
+    """Whether DDP reduces gradients now, and whether it does so after the newest forward: after
+    `no_sync` the gradients of the ranks differ until the next backward."""
+    return (
+        getattr(module, "require_backward_grad_sync", True),
+        getattr(module, "require_forward_param_sync", True),
+    )
+
+
+class _Attributes:
+    """Those of a tensor that wraps others, as a mapping."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def get(self, key: str) -> Any:
+        return getattr(self._tensor, key, None)
+
+
+def _owned(owner: Any, keys: Iterable[str] | None = None) -> Iterator[tuple[Any, str, Any]]:
+    """The tensors of a mapping, and those that they wrap, with where each is."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    for key in owner if keys is None else keys:
+        tensor = owner.get(key)
+        yield owner, key, tensor
+        if is_traceable_wrapper_subclass(tensor):
+            yield from _owned(_Attributes(tensor), tensor.__tensor_flatten__()[0])
 
 
 def _is(one: Any, other: Any) -> bool:

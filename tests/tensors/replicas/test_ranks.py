@@ -90,3 +90,65 @@ train("fsdp", wrap=fully_shard, steps=12)
     fsdp = found_in(tmp_path / "fsdp")
     assert fsdp["status"] == "not compared"
     assert any("no other rank has these parts" in note for note in fsdp["notes"])
+
+
+def test_accumulated_gradients_and_two_watches(tmp_path: Path) -> None:
+    """Checks come after `no_sync`, where gradients of the ranks still differ; and each of two
+    watches in one process has its files."""
+    program = """
+import time
+
+def written(watch):
+    # Checks are left out while several of them wait for a slow disk.
+    while watch._writer is not None and watch._writer._jobs.qsize():
+        time.sleep(0.001)
+
+def accumulate(name, unreduced):
+    GlobalLogger().setup(name, rank=rank, world_size=world, console=False)
+    torch.manual_seed(0)
+    model = DDP(nn.Linear(8, 4))
+    update = adamw(model.parameters())
+    watch = ReplicaWatch(model, 1, update, gradients=True)
+    for step in range(1, 61):
+        x = torch.randn(4, 8) + rank
+        if step % 3:
+            with model.no_sync():
+                model(x).square().mean().backward()
+        else:
+            model(x).square().mean().backward()
+            if (step, rank) == (unreduced, 1):
+                model.module.bias.grad += 1
+            update.step()
+        watch.step()
+        written(watch)
+        if step % 3 == 0:
+            update.zero_grad()
+    watch.close()
+
+def two(name):
+    GlobalLogger().setup(name, rank=rank, world_size=world, console=False)
+    torch.manual_seed(0)
+    actor, critic = DDP(nn.Linear(8, 4)), DDP(nn.Linear(8, 1))
+    watches = ReplicaWatch(actor, 2), ReplicaWatch(critic, 3)
+    for step in range(1, 13):
+        if (step, rank) == (8, 1):
+            flip(critic.module.weight, 0, 3, 20)
+        for watch in watches:
+            watch.step()
+            written(watch)
+    for watch in watches:
+        watch.close()
+
+accumulate("clean", 0)
+accumulate("unreduced", 30)
+two("two")
+"""
+    run(program, 2, tmp_path)
+    clean = found_in(tmp_path / "clean")
+    assert (clean["status"], clean["checks"], clean["step"]) == ("equal", 60, 60), clean
+    assert clean["notes"] == [
+        "2 tensors not checked: gradients that are not reduced (no_sync) (gradient of weight, …)"
+    ]
+    who = "rank 0 against rank 1"
+    assert f"step 28 to 30: gradient of bias, {who}" in texts(tmp_path / "unreduced")
+    assert texts(tmp_path / "two") == [f"step 7 to 9: weight, {who}"]

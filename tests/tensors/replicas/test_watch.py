@@ -21,6 +21,8 @@ from my_utils.tensors import ReplicaWatch  # noqa: E402
 from my_utils.tensors.replicas.file import SumsReader, files_in  # noqa: E402
 from my_utils.tensors.replicas.tensors import Finder  # noqa: E402
 
+from ...support.live_ranks import wait_until  # noqa: E402
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -76,6 +78,12 @@ def two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     GlobalLogger().setup(tmp_path, rank=0, world_size=2, console=False)
     yield tmp_path
     GlobalLogger().close()
+
+
+def steps_in(folder: Path) -> list[list[int]]:
+    """Of the checks in each file that is whole."""
+    files = [file.path for file in files_in([str(folder)])]
+    return [[check.step for check in SumsReader(file).checks()] for file in files]
 
 
 def checks_in(folder: Path) -> list[int]:
@@ -134,6 +142,40 @@ def test_a_gradient_that_is_not_there_is_none(two_ranks: Path) -> None:
     model(torch.ones(1, 4)).sum().backward()
     assert finder.tracked().classes == classes
     assert not any(source.tensor is None for source in finder.tracked().sources)
+
+
+def test_tensors_of_tensors_are_watched_and_others_are_said(two_ranks: Path) -> None:
+    """Those that wrap others, quantized ones, and parameters that have no shape yet."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    model = Replicated(4, 4)
+    model.register_buffer("pair", TwoTensor(torch.ones(3), torch.zeros(3)))
+    model.register_buffer("whole", torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8))
+    model.later = torch.nn.LazyLinear(2)
+    finder = Finder({"": model}, None, gradients=True, rank=0, world_size=2)
+    first = finder.tracked()
+    assert [tensor.name for tensor in first.classes[0].tensors] == [
+        "weight", "bias", "pair.a", "pair.b",
+    ]  # fmt: skip
+    assert first.notes == [
+        "2 tensors not checked: no values before a forward (later.weight, …)",
+        "3 tensors not checked: quantized tensors of torch (whole.int_repr, …)",
+    ]
+    assert finder.tracked().sources[2].values.eq(1).all()
+    model.pair = TwoTensor(torch.full((3,), 7.0), torch.zeros(3))
+    assert finder.tracked().sources[2].values.eq(7).all()
+
+
+def test_tensors_that_come_and_go_have_two_files(two_ranks: Path) -> None:
+    """As many times as they do so."""
+    model = Replicated(4, 4)
+    watch = ReplicaWatch(model, every=1)
+    for step in range(1, 61):
+        model.to(torch.float64 if step % 2 else torch.float32)
+        watch.step()
+        wait_until(lambda: sum(map(len, steps_in(two_ranks))) == watch.checks)
+    watch.close()
+    assert steps_in(two_ranks) == [list(range(1, 61, 2)), list(range(2, 61, 2))]
 
 
 def test_plain_tensors_are_not_guessed_to_be_replicas(two_ranks: Path) -> None:
