@@ -6,19 +6,11 @@ from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .on_demand.command import (
-        EXIT_FAILED,
-        EXIT_FINE,
-        EXIT_NOBODY,
-        EXIT_USAGE,
-        listen,
-        main,
-        register,
-        request_capture,
-    )
+    from .on_demand.channel import responses
+    from .on_demand.command import EXIT_FAILED, EXIT_FINE, EXIT_NOBODY, EXIT_USAGE, main
     from .on_demand.control_file import Request
+    from .on_demand.request import listen, register, request_capture, wait_for_capture
     from .on_demand.result import Response
-    from .on_demand.wait import responses, wait_for_capture
 
 __all__ = [
     "EXIT_FAILED",
@@ -38,18 +30,21 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "profilers.capture.on_demand.channel": ("responses",),
         "profilers.capture.on_demand.command": (
             "EXIT_FAILED",
             "EXIT_FINE",
             "EXIT_NOBODY",
             "EXIT_USAGE",
-            "listen",
             "main",
-            "register",
-            "request_capture",
         ),
         "profilers.capture.on_demand.control_file": ("Request",),
+        "profilers.capture.on_demand.request": (
+            "listen",
+            "register",
+            "request_capture",
+            "wait_for_capture",
+        ),
         "profilers.capture.on_demand.result": ("Response",),
-        "profilers.capture.on_demand.wait": ("responses", "wait_for_capture"),
     },
 )

@@ -24,7 +24,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ... import _core
@@ -75,12 +74,7 @@ class CaptureBackend:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             self.stop()
         except Exception:
@@ -161,8 +155,31 @@ class CudaProfilerBackend(CudaProfiler, CaptureBackend):
         return short_repr(self, "synchronize")
 
 
+class _NamedBackend(CaptureBackend):
+    """One that needs the id of its window, which is "window" by hand."""
+
+    def start(self) -> None:
+        """Begins to capture a window without a name."""
+        self.start_window("window")
+
+    def stop(self) -> None:
+        """Ends the window without a name."""
+        self.stop_window("window")
+
+
+class _FileBackend(_NamedBackend):
+    """One that writes a file a window."""
+
+    def __init__(self, output: str | os.PathLike[str], rank: int | None = None) -> None:
+        self.output = check_path("output", output)
+        self.rank = None if rank is None else check_rank("rank", rank)
+
+    def _path(self, window_id: str, suffix: str) -> Path:
+        return free_path(self.output, file_name(window_id, self.rank), suffix)
+
+
 @public("my_utils.profiling.backends")
-class TorchProfilerBackend(CaptureBackend):
+class TorchProfilerBackend(_FileBackend):
     """torch's profiler around each window, with a separate Chrome trace:
     `<output>/<window id>__rank<rank>.json`, numbered when it is there already.
 
@@ -177,18 +194,13 @@ class TorchProfilerBackend(CaptureBackend):
     def __init__(
         self, output: str | os.PathLike[str], rank: int | None = None, **options: Any
     ) -> None:
-        self.output = check_path("output", output)
-        self.rank = None if rank is None else check_rank("rank", rank)
+        super().__init__(output, rank)
         self.options = options
         self.traces: list[Path] = []
         self._running: TorchProfile | None = None
 
     def __repr__(self) -> str:
         return short_repr(self, "output", "rank")
-
-    def start(self) -> None:
-        """Opens the profiler for a window without a name."""
-        self.start_window("window")
 
     def start_window(self, window_id: str) -> None:
         """Opens the profiler."""
@@ -201,22 +213,17 @@ class TorchProfilerBackend(CaptureBackend):
         else:
             self.not_recording = f"{taken_by or 'another profiler'} was recording"
 
-    def stop(self) -> None:
-        """Writes the trace of a window without a name."""
-        self.stop_window("window")
-
     def stop_window(self, window_id: str) -> None:
         """Closes the profiler and writes the trace."""
         profile, self._running = self._running, None
         if profile is None or not profile.running:
             return
         profile.stop()
-        path = free_path(self.output, file_name(window_id, self.rank), ".json")
-        self.traces.append(export_trace(profile.profiler, path))
+        self.traces.append(export_trace(profile.profiler, self._path(window_id, ".json")))
 
 
 @public("my_utils.profiling.backends")
-class MemorySnapshotBackend(CaptureBackend):
+class MemorySnapshotBackend(_FileBackend):
     """The CUDA allocator's history of each window, for https://pytorch.org/memory_viz:
     `<output>/<window id>__rank<rank>.pickle`, numbered when it is there already.
 
@@ -232,8 +239,7 @@ class MemorySnapshotBackend(CaptureBackend):
         rank: int | None = None,
         max_entries: int = 100_000,
     ) -> None:
-        self.output = check_path("output", output)
-        self.rank = None if rank is None else check_rank("rank", rank)
+        super().__init__(output, rank)
         self.max_entries = check_int("max_entries", max_entries, 1)
         self.snapshots: list[Path] = []
         self._recording: Recording | None = None
@@ -248,24 +254,19 @@ class MemorySnapshotBackend(CaptureBackend):
             self._recording = record("MemorySnapshotBackend", max_entries=self.max_entries)
             self._warned = self._recording is None
 
-    def stop(self) -> None:
-        """Writes the snapshot of a window without a name."""
-        self.stop_window("window")
-
     def stop_window(self, window_id: str) -> None:
         """Writes the snapshot, and ends the recording."""
         recording, self._recording = self._recording, None
         if recording is None:
             return
         try:
-            path = free_path(self.output, file_name(window_id, self.rank), ".pickle")
-            self.snapshots.append(recording.save(path))
+            self.snapshots.append(recording.save(self._path(window_id, ".pickle")))
         finally:
             recording.end()
 
 
 @public("my_utils.profiling.backends")
-class MultiBackend(CaptureBackend):
+class MultiBackend(_NamedBackend):
     """Several backends as one: started in order, stopped in reverse.
 
     When one cannot be started, those before it are stopped and its exception is raised. At the end
@@ -277,14 +278,6 @@ class MultiBackend(CaptureBackend):
 
     def __repr__(self) -> str:
         return short_repr(self, "backends")
-
-    def start(self) -> None:
-        """Starts all for a window without a name."""
-        self.start_window("window")
-
-    def stop(self) -> None:
-        """Stops all for a window without a name."""
-        self.stop_window("window")
 
     def start_window(self, window_id: str) -> None:
         """Starts all."""
@@ -303,7 +296,16 @@ class MultiBackend(CaptureBackend):
 
 # --- by the name of the tool ---
 
-TOOLS = ("nsys", "ncu", "cuda", "torch", "torch_memory", "none")
+# Their options; those of torch are checked apart.
+_KEYWORDS: dict[str, dict[str, type]] = {
+    "nsys": {"synchronize": bool},
+    "ncu": {"synchronize": bool},
+    "cuda": {"synchronize": bool},
+    "torch": {},
+    "torch_memory": {"max_entries": int},
+    "none": {},
+}
+TOOLS = tuple(_KEYWORDS)
 
 
 # Windows of configurations have the field output_dir.
@@ -341,13 +343,6 @@ def make_backend(
             raise ValueError(f"options are for the tools {', '.join(tools)}, not for {name!r:.100}")
     made = [_backend_of(name, output, given.get(name), rank) for name in tools]
     return made[0] if len(made) == 1 else MultiBackend(made)
-
-
-_KEYWORDS: dict[str, dict[str, type]] = {
-    "cuda": {"synchronize": bool},
-    "torch_memory": {"max_entries": int},
-    "none": {},
-}
 
 
 def _backend_of(
@@ -390,7 +385,7 @@ def _keywords(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if tool == "torch":
         _check_torch_options(options)
         return dict(options)
-    known = _KEYWORDS["cuda" if tool in ("nsys", "ncu") else tool]
+    known = _KEYWORDS[tool]
     for key, value in options.items():
         if key not in known:
             allowed = ", ".join(known) or "none"

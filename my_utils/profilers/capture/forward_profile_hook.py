@@ -29,7 +29,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
@@ -160,12 +159,7 @@ class ForwardProfilerHook(_core.ForwardPasses):
     def __enter__(self) -> ForwardProfilerHook:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

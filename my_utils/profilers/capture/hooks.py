@@ -10,7 +10,6 @@ import contextvars
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._core import HookEvent
@@ -202,12 +201,7 @@ class capture_hook:
         _blocks.set(block)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         report = self._left(id(sys._getframe(1)))
         if report is not None:
             controller, event = report

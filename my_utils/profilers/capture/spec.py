@@ -92,13 +92,11 @@ class CaptureSpec:
             self._check_list(name)
         if not self.start_profile_names:
             raise ValueError("start_profile_names must name at least one function, not none")
-        for name in ("start_iter", "stop_iter"):
-            self._check_number(name, -INT_MAX)
-        for name in ("start_mb", "stop_mb"):
-            self._check_number(name, 0)
-        object.__setattr__(
-            self, "max_iters", _number("max_iters", self.max_iters, 1, "an int of at least 1")
-        )
+        for name, low in _LOWEST.items():
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _number(name, value, low, "an int or None"))
+        most = _number("max_iters", self.max_iters, 1, "an int of at least 1")
+        object.__setattr__(self, "max_iters", most)
         for name in ("start_edge", "stop_edge"):
             if getattr(self, name) not in ("ENTER", "EXIT"):
                 raise ValueError(f"{name} must be 'ENTER' or 'EXIT', not {getattr(self, name)!r}")
@@ -106,11 +104,6 @@ class CaptureSpec:
             raise wrong_type("nvtx", "a bool or a str", self.nvtx)
         self._check_policy()
         self._check_backend()
-
-    def _check_number(self, name: str, low: int) -> None:
-        value = getattr(self, name)
-        if value is not None:
-            object.__setattr__(self, name, _number(name, value, low, "an int or None"))
 
     def _check_list(self, name: str) -> None:
         value = getattr(self, name)
@@ -187,6 +180,7 @@ def _with_our_names(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+_LOWEST = {"start_iter": -INT_MAX, "stop_iter": -INT_MAX, "start_mb": 0, "stop_mb": 0}
 _RENAMED = {"expected_role": "roles", "ranks_filter": "ranks", "enable_nvtx_window": "nvtx"}
 
 

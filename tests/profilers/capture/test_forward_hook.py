@@ -513,30 +513,6 @@ def test_a_process_that_ends_or_forks(how: str, printed: list[str], run_python: 
     assert result.stdout.splitlines() == printed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "keywords", "message"),
-    [
-        (("1", 2), {}, "start_iter must be an int"),
-        ((True, 2), {}, "start_iter must be an int"),
-        ((-1, 2), {}, "start_iter must be at least 0"),
-        ((2, 2), {}, "stop_iter must be at least 3, not 2"),
-        ((2, 2**63), {}, r"stop_iter must be below 2\*\*63"),
-        ((1, 2), {"rank_only": "0"}, "rank_only must be"),
-        ((1, 2), {"rank_only": 0, "ranks": 0}, "give one of them"),
-        ((1, 2), {"nvtx_range": 5}, "nvtx_range must be a str"),
-        ((1, 2), {"backend": "torch"}, "backend must have start"),
-        ((1, 2), {"forward_only": 1}, "forward_only must be a bool"),
-    ],
-)
-def test_wrong_arguments(
-    arguments: tuple[Any, ...], keywords: dict[str, Any], message: str
-) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        ForwardProfilerHook(*arguments, **keywords)
-    with pytest.raises(TypeError, match="model must be"):
-        ForwardProfilerHook(0, 1).attach(lambda x: x)  # type: ignore[arg-type]
-
-
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     model = torch.nn.Linear(4, 4).cuda()

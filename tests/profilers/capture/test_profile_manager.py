@@ -304,34 +304,6 @@ def test_wrong_text() -> None:
     assert caught.value.line == 2
 
 
-def test_wrong_mappings() -> None:
-    with pytest.raises(ValueError, match=r"^roles\.actor\.ranks\[0\]: expected int, got str$"):
-        manager_of(roles={"actor": {"functions": ["f"], "ranks": ["0"]}})
-    with pytest.raises(ConfigError, match="fields have names, not 3"):
-        ProfileManager({3: 4})  # type: ignore[dict-item]
-    with pytest.raises(TypeError, match="config must be"):
-        ProfileManager(3)  # type: ignore[arg-type]
-    with pytest.raises(FileNotFoundError):
-        ProfileManager("/nowhere/profile.yaml")
-
-
-def test_wrong_arguments() -> None:
-    for options, message in (
-        ({"arm_method": "not a name"}, "arm_method"),
-        ({"timeout_s": "1"}, "timeout_s"),
-        ({"timeout_s": 0}, "timeout_s"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=message):
-            ProfileManager({}, **options)
-    manager = manager_of()
-    with pytest.raises(TypeError, match="it must be an int"):
-        manager.arm_iter("3", 1, {})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="num_microbatches must be at least 1"):
-        manager.build_specs_to_arm_at_iter(10, 0)
-    with pytest.raises(TypeError, match="wg_by_role must be a mapping"):
-        manager.arm_iter(10, 1, [])  # type: ignore[arg-type]
-
-
 def test_without_msgspec(run_python: RunPython) -> None:
     code = (
         "import sys; sys.modules['msgspec'] = None\n"
@@ -627,23 +599,6 @@ def test_workers_that_cannot_run_the_command(caplog: pytest.LogCaptureFixture) -
     manager.arm_iter(1, None, {"actor": Local()})
     manager.arm_iter(2, None, {})
     assert "'Local' object has no attribute 'finish_capture'" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"finish": {}}, "finish.command: this field is needed"),
-        ({"finish": {"command": "a", "ranks": [0], "all_ranks": True}}, "not both"),
-        ({"finish": {"command": "a"}, "steps": {"every": 2}}, "steps have no 'last'"),
-        ({"micro_batches": {"wait": 1}}, "micro_batches.active: this field is needed"),
-        ({"micro_batches": {"active": 0}}, "micro_batches.active"),
-        ({"micro_batches": {"active": 1}, "discrete": True}, "and no schedule"),
-        ({"micro_batches": {"active": 1}, "continuous_steps": True}, "follow a schedule"),
-    ],
-)
-def test_wrong_schedules_and_commands(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        manager_of(**fields)
 
 
 # --- workers of this process ---
@@ -1184,12 +1139,6 @@ def test_messages_go_to_the_logger_that_is_given(caplog: pytest.LogCaptureFixtur
         ("of the test", "INFO"), ("of the test", "WARNING"),
     ]  # fmt: skip
     assert "capture windows of iteration 1: actor: armed" in caplog.text
-
-
-def test_a_configuration_of_others_says_what_to_use() -> None:
-    with pytest.raises(ConfigError, match=r"capture\.windows are roles") as caught:
-        ProfileManager({"profile": {"enabled": True}})
-    assert caught.value.field == "profile"
 
 
 ALIASES = "a0: &a0 {x: 1}\n"

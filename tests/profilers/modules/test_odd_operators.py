@@ -22,6 +22,8 @@ from my_utils.core import warnings
 from my_utils.module_hook import ForwardTraceRecorder
 from my_utils.moduleProfiler import ModuleProfiler
 
+from ...support.variants import gate_runs
+
 Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 
@@ -173,7 +175,9 @@ def test_forwards_go_on(work: Forward) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", TRACED, ids=lambda work: work.__name__)
+@pytest.mark.parametrize(
+    "work", gate_runs(("cond", "flex", "hints"), TRACED, lambda work: work.__name__)
+)
 def test_forwards_that_take_functions_go_on(work: Forward) -> None:
     check(work)
 

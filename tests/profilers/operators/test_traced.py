@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ...support.variants import gate_runs
+
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -19,10 +21,13 @@ RUNS = Path(__file__).parent / "traced_runs.py"
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "case",
-    [
-        *("fsdp2", "tensor parallel", "tensor parallel and fsdp2", "pipeline"),
-        *("FakeTensorMode", "torch.compile", "torch.export"),
-    ],
+    gate_runs(
+        ("tensor parallel and fsdp2", "torch.compile"),
+        [
+            *("fsdp2", "tensor parallel", "tensor parallel and fsdp2", "pipeline"),
+            *("FakeTensorMode", "torch.compile", "torch.export"),
+        ],
+    ),
 )
 def test_each_tool_in_fresh_processes(case: str) -> None:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -91,7 +91,7 @@ callback.on_train_end(None, state, control)
 }
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", OURS)
 def test_what_was_recorded_until_then_is_kept(
     tmp_path: Path, run_python: RunPython, kind: str
@@ -133,7 +133,7 @@ a_fresh_one_profiles()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["whole", "steps"])
 def test_one_that_goes_on_after_ours(tmp_path: Path, run_python: RunPython, how: str) -> None:
     out = tmp_path / "trace.json"
@@ -160,7 +160,7 @@ assert ours.profiler is None
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_loss_that_nobody_saw_is_said_at_the_end(tmp_path: Path, run_python: RunPython) -> None:
     done = run_python("-c", BEGIN + UNSEEN, str(tmp_path / "out"), timeout=600)
     assert done.returncode == 0, done.stderr
@@ -185,7 +185,7 @@ for number in range(2):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_one_in_another_thread(tmp_path: Path, run_python: RunPython) -> None:
     done = run_python("-c", BEGIN + IN_ANOTHER_THREAD, str(tmp_path / "out"), timeout=600)
     assert done.returncode == 0, done.stderr

@@ -297,8 +297,8 @@ def test_the_memory_snapshot(window: Path) -> None:
     [
         (1, 1, 2, 1, {4: [2, 3]}),
         (1, 1, 1, 2, {3: [2], 6: [5]}),
-        pytest.param(0, 0, 2, 2, {2: [0, 1], 4: [2, 3]}, marks=pytest.mark.slow),
-        pytest.param(0, 1, 1, 0, {2: [1], 4: [3], 6: [5]}, marks=pytest.mark.slow),
+        pytest.param(0, 0, 2, 2, {2: [0, 1], 4: [2, 3]}, marks=pytest.mark.thorough),
+        pytest.param(0, 1, 1, 0, {2: [1], 4: [3], 6: [5]}, marks=pytest.mark.thorough),
         (6, 0, 1, 1, {7: [6]}),
     ],
 )
@@ -322,7 +322,7 @@ def test_steps_are_the_optimizers(tmp_path: Path) -> None:
     assert sum(e["name"].startswith("Optimizer.step#") for e in events(folder)) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["steps", "epoch"])
 def test_evaluation_and_saving_before_the_window_are_not_in_it(
     tmp_path: Path, strategy: str
@@ -358,7 +358,7 @@ def test_a_resumed_training(tmp_path: Path) -> None:
     assert steps_in(callback.folders[0]) == [5, 6]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_second_training_has_folders_of_its_own(tmp_path: Path) -> None:
     callback = ProfCallback(tmp_path / "out", **SHORT)
     run = trainer(tmp_path, callback)
@@ -406,7 +406,7 @@ def test_a_training_that_stops_before_the_first_recorded_step(tmp_path: Path) ->
     assert written(tmp_path / "out") == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_cycles_that_do_not_all_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     callback = ProfCallback(tmp_path / "out", num_cycles=2, **SHORT)
     trainer(tmp_path, callback, steps=6).train()
@@ -461,7 +461,7 @@ def test_a_training_that_failed_is_not_profiled_on(tmp_path: Path) -> None:
     assert [steps_in(folder) for folder in callback.folders] == [[2, 3]]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_next_training_is_profiled_by_another_callback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -477,7 +477,7 @@ def test_the_next_training_is_profiled_by_another_callback(
     assert "is still profiling, but what it profiles has ended; it is closed now" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_training_within_a_training_leaves_the_outer_window(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -506,7 +506,7 @@ def test_a_failed_training_of_another_thread(tmp_path: Path) -> None:
     assert [steps_in(folder) for folder in callback.folders] == [[2, 3]]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_waiting_threads_are_not_in_the_stacks(tmp_path: Path) -> None:
     callback = ProfCallback(
         tmp_path / "out", **{**SHORT, "with_stack": True, "export_key_averages": False}

@@ -14,16 +14,13 @@ job, or by root, are obeyed. `python -m my_utils capture` is the same command.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib
 import json
 import os
 import sys
-import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from ....core.arguments import check_int, check_seconds
 from ....core.command_line import (
     CommandParser,
     add_json,
@@ -36,24 +33,13 @@ from ....core.command_line import (
     run_cli,
     say,
 )
-from ....core.lazy_modules import lazy_module
 from ....core.progress import Progress
-from ....core.ranges import as_ranges, ranges_text
-from ....core.ranks import check_ranks
 from ....core.run_files.newest import find_run, tell_how
-from . import store as capture_store
-from .control_file import BACKENDS, OPTIONS, Request, add_request, captures_folder, new_id
+from .channel import describe_request
+from .control_file import BACKENDS, OPTIONS, Request, captures_folder
+from .request import WAIT_S, request_capture, wait_for_capture
 from .result import Response
-from .steps import step_ahead, survey
-from .wait import WAIT_S, job_log_dir, wait_for_capture
-
-if TYPE_CHECKING:
-    from torch._C import _distributed_c10d as _c10d
-
-    from .. import controller as _controller
-else:
-    _c10d = lazy_module("torch._C._distributed_c10d")
-    _controller = lazy_module("my_utils.profilers.capture.controller")
+from .steps import survey
 
 SCHEMA_VERSION = 1
 
@@ -62,172 +48,12 @@ EXIT_NOBODY = 1
 EXIT_USAGE = 2
 EXIT_FAILED = 3
 
-ANSWER_S = 10.0  # for a rank to respond with its step
-
 _STATUSES = """\
 0  the request was written; with --wait: all ranks are done
 1  none of the ranks that are asked runs
 2  wrong arguments, or LOGS cannot be read or written to
 3  a rank is not there; with --wait: or it failed, or did not answer in time
 """
-
-
-def request_capture(
-    log_dir: str | os.PathLike[str] | None = None,
-    *,
-    ranks: int | Collection[int] | None = None,
-    steps: int = 1,
-    first_step: int | str = "next",
-    backend: str = "torch",
-    options: Collection[str] = (),
-    output: str | os.PathLike[str] | None = None,
-    tag: str | None = None,
-    window: Mapping[str, Any] | None = None,
-    at_start: bool = False,
-    lead_s: float | None = None,
-    store: _c10d.Store | str | None = None,
-) -> Request:
-    """Asks ranks of a running job for a capture window; returns the request, with its id.
-
-    log_dir: of the job; that of this process by default.
-    ranks: which are asked; all by default.
-    steps: the window closes that many calls of set_step after it opened. A call with the same
-        number as the one before does not count.
-    first_step: the number of the first step; "next": a step ahead of all these ranks, the same
-        for all, which takes about a second to find; "now": each rank's next step, which may not be
-        the same.
-    backend: "torch" (torch's profiler, a Chrome trace), "cuda" (cudaProfilerStart and Stop, for
-        nsys and ncu), "memory" (the CUDA allocator's history) or "none".
-    options: for torch's profiler, of "profile_memory", "record_shapes", "with_flops",
-        "with_modules" and "with_stack".
-    output: an absolute path for what is captured, on the machines of the ranks;
-        `<log_dir>/captures` by default.
-    tag: only steps of timers with this tag count. By default those of the timer that comes first
-        to the step.
-    window: fields of a `CaptureSpec` but its id. The window is then armed at the controllers that
-        the job registered, with their backends, and cancelled when the steps are over. It opens
-        once in each of the steps, or only once if it names a start_iter.
-    at_start: for jobs that begin later. Every process that begins while the request is among the
-        newest 16 obeys it, and "next" means "now".
-    lead_s: seconds within which all ranks have read the request; 1.5 by default, and 6 where ranks
-        are on other machines. "next" is further ahead than that.
-    store: ask through torch's store instead of a file; the ranks must `listen`. A torch store,
-        "HOST:PORT" (MASTER_ADDR and MASTER_PORT of the job), or "default" for that of this process.
-        Then log_dir is not used.
-
-    The request is written to `<log_dir>/my_utils.control.json`, and takes effect at a `set_step`
-    about half a second later. Raises TypeError and ValueError for wrong arguments, OSError when the
-    file cannot be written, ConnectionError when no store is there or nobody listens. Thread-safe.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     request = request_capture(folder, ranks=[3, 7], steps=2, first_step=100)
-    >>> request.first_step, request.steps, request.ranks
-    (100, 2, ((3, 3), (7, 7)))
-    """
-    chosen = check_ranks("ranks", ranks)
-    if chosen is not None and not chosen:
-        raise ValueError("ranks must name at least one rank, not none")
-    if isinstance(first_step, str) and first_step not in ("next", "now"):
-        raise ValueError(f"first_step must be an int, 'next' or 'now', not {first_step!r}")
-    if isinstance(options, str) or not isinstance(options, Collection):
-        raise TypeError(f"options must be a list of str, not {options!r:.100}")
-    if lead_s is not None:
-        check_seconds("lead_s", lead_s)
-    if store is not None and at_start:
-        raise ValueError("at_start must be False for requests by a store")
-    folder = None if store is not None else job_log_dir(log_dir)
-    first = None if isinstance(first_step, str) else check_int("first_step", first_step)
-    steps = check_int("steps", steps)
-    request = Request(
-        id=new_id(),
-        ranks=None if chosen is None else as_ranges(chosen),
-        first_step=first,
-        steps=steps,
-        backend=backend,
-        options=tuple(sorted(options)),
-        output_dir=None if output is None else os.fspath(output),
-        tag=tag,
-        window=None if window is None else _checked_window(window),
-        at_start=at_start,
-        time=time.time(),
-    )
-    if folder is None:
-        assert store is not None
-        return _ask_by_store(store, request, first_step == "next", lead_s)
-    if first_step == "next" and not at_start:
-        asked = survey(os.fspath(folder), chosen).asked
-        first = step_ahead(os.fspath(folder), asked, lead_s)
-        request = dataclasses.replace(request, first_step=first)
-    add_request(folder, request)
-    return request
-
-
-def _ask_by_store(
-    store: _c10d.Store | str, request: Request, find_step: bool, lead_s: float | None
-) -> Request:
-    own = capture_store.open_store(store)
-    world_size = capture_store.world_size(own)
-    if world_size is None:
-        raise ConnectionError(
-            "no rank listens to this store; see my_utils.profilers.capture.listen"
-        )
-    if request.ranks is None:
-        request = dataclasses.replace(request, ranks=((0, world_size - 1),))
-    if find_step:
-        ranks = [rank for rank in request.rank_numbers() if rank < world_size]
-        first = capture_store.step_ahead(own, request.id, ranks, lead_s, ANSWER_S)
-        request = dataclasses.replace(request, first_step=first)
-    capture_store.ask(own, request)
-    return request
-
-
-def _checked_window(window: Mapping[str, Any]) -> dict[str, Any]:
-    from ..spec import CaptureSpec
-
-    if not isinstance(window, Mapping):
-        raise TypeError(f"window must be a mapping, not {window!r:.100}")
-    if "window_id" in window:
-        raise TypeError("window must not have a window_id: it is that of the request")
-    CaptureSpec.from_mapping({**window, "window_id": "w"})
-    plain: dict[str, Any] = json.loads(json.dumps(dict(window)))
-    return plain
-
-
-def listen(store: _c10d.Store | str = "default") -> None:
-    """Lets requests through torch's store reach this rank: for ranks that share no log directory.
-
-    store: a torch store, or "default" for that of `init_process_group`. Call this on every rank,
-        after that. MY_UTILS_CAPTURE=store in the environment of the job does the same at the first
-        step.
-
-    A separate thread polls the store twice a second, on a separate connection. Whoever can reach
-    the store can send requests, and can also change all that torch keeps there. A second call does
-    nothing. The thread ends with the process, or with the store.
-    """
-    from . import job
-
-    job.listen(store)
-
-
-def register(controller: _controller.CaptureController) -> None:
-    """Lets requests with a `window` reach a `CaptureController` of this process.
-
-    It is held by a weak reference. Registering twice changes nothing.
-
-    >>> from my_utils.profiling.backends import NoOpBackend
-    >>> from my_utils.profiling.capture_controller import CaptureController
-    >>> controller = CaptureController(NoOpBackend())
-    >>> register(controller)
-    """
-    from .window import registered
-
-    if not isinstance(controller, _controller.CaptureController):
-        raise TypeError(f"controller must be a CaptureController, not {controller!r:.100}")
-    registered.add(controller)
-
-
-# --- the command line ---
 
 
 def _positive(text: str) -> float:
@@ -265,6 +91,24 @@ def command_parser() -> CommandParser:
         ],
         statuses=_STATUSES,
     )
+    _add_windows(chosen)
+    _add_begin(chosen)
+    _add_contents(chosen)
+    chosen.add_argument(
+        "--wait",
+        nargs="?",
+        type=_positive,
+        const=WAIT_S,
+        metavar="S",
+        help=f"wait until the ranks are done, at most S seconds ({WAIT_S:g})",
+    )
+    add_json(chosen, "print one JSON object at the end")
+    add_quiet(chosen, "no progress, and only ranks that cannot answer")
+    return chosen
+
+
+def _add_windows(chosen: CommandParser) -> None:
+    """Which steps of which ranks are captured, and how."""
     add = chosen.add_argument
     add_logs(chosen, several=False, text="log directory of the job")
     add(
@@ -274,6 +118,10 @@ def command_parser() -> CommandParser:
     )
     add_ranks(chosen)
     add("--steps", type=int, default=1, metavar="N", help="number of steps (default: 1)")
+    add("--every", type=int, metavar="N",
+        help="begin at --first-step, or any number of N steps after it")  # fmt: skip
+    add("--times", type=int, default=1, metavar="N",
+        help="with --every: capture so often (default: 1)")  # fmt: skip
     add("--backend", choices=BACKENDS, default="torch", help="the profiler (default: torch)")
     add(
         "--options",
@@ -282,6 +130,10 @@ def command_parser() -> CommandParser:
         metavar="LIST",
         help=f"options of torch's profiler: {', '.join(OPTIONS)}",
     )
+
+
+def _add_begin(chosen: CommandParser) -> None:
+    """When the first window begins."""
     when = chosen.add_mutually_exclusive_group()
     when.add_argument(
         "--first-step", type=int, metavar="N", help="the first step (default: one just ahead)"
@@ -290,12 +142,17 @@ def command_parser() -> CommandParser:
     when.add_argument(
         "--at-start", action="store_true", help="also capture processes that start later"
     )
-    add(
+    chosen.add_argument(
         "--lead",
         type=_positive,
         metavar="S",
         help="seconds until the first step (1.5; other hosts: 6)",
     )
+
+
+def _add_contents(chosen: CommandParser) -> None:
+    """Where the windows go, and what else can be captured."""
+    add = chosen.add_argument
     add_output(
         chosen, "folder, absolute, on the ranks' machines (default: LOGS/captures)",
         metavar="DIR", folder=True, old=("--out", "--output-dir"),
@@ -314,29 +171,6 @@ def command_parser() -> CommandParser:
         help="capture one call of these functions in each step, with the job's CaptureController",
     )
     add("--window", type=_json_object, metavar="JSON", help="the same, with all fields of a window")
-    add(
-        "--wait",
-        nargs="?",
-        type=_positive,
-        const=WAIT_S,
-        metavar="S",
-        help=f"wait until the ranks are done, at most S seconds ({WAIT_S:g})",
-    )
-    add_json(chosen, "print one JSON object at the end")
-    add_quiet(chosen, "no progress, and only ranks that cannot answer")
-    return chosen
-
-
-def describe_request(request: Request) -> str:
-    """What was asked for, in one line for people."""
-    ranks = "all ranks" if request.ranks is None else f"ranks {ranges_text(request.ranks)}"
-    first, last = request.first_step, None
-    if first is None:
-        steps = f"the next {request.steps} steps" if request.steps > 1 else "the next step"
-    else:
-        last = first + request.steps - 1
-        steps = f"step {first}" if last == first else f"steps {first} to {last}"
-    return f"capture {request.id}: {steps} of {ranks}, {request.backend}"
 
 
 def _describe_response(rank: int, response: Response) -> str:
@@ -430,6 +264,8 @@ def _request(arguments: argparse.Namespace) -> Request:
         ranks=arguments.ranks,
         steps=arguments.steps,
         first_step=first if arguments.first_step is None else arguments.first_step,
+        every=arguments.every,
+        times=arguments.times,
         backend=arguments.backend,
         options=arguments.options,
         output=arguments.output,

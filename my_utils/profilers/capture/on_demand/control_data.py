@@ -1,8 +1,11 @@
-"""The data of a control file, of requests through torch's store, and of their responses."""
+"""The data of a control file, of requests through torch's store, and of their responses.
+
+It is loaded when there is something to read: msgspec takes some milliseconds.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -35,43 +38,6 @@ class StoreMessage(msgspec.Struct):
     @property
     def has_request(self) -> bool:
         return self.request is not msgspec.UNSET
-
-
-class RequestData(TypedDict):
-    """A request for a capture window.
-
-    ranks: numbers and ranges such as "0,3-7", null for all.
-    first_step: null for the next step of each rank.
-    options: for torch's profiler.
-    output_dir: null for the folder `captures` of the log directory.
-    tag: of the timer whose steps count, null for the first.
-    window: fields of a capture window of the job's own controller.
-    at_start: processes that start later are captured, too.
-    time: Unix seconds.
-    """
-
-    id: str
-    ranks: str | None
-    first_step: int | None
-    steps: int
-    backend: str
-    options: list[str]
-    output_dir: str | None
-    tag: str | None
-    window: dict[str, Any] | None
-    at_start: bool
-    time: float
-
-
-class CaptureData(TypedDict):
-    """What was requested.
-
-    answers: only with --wait: the responses by rank.
-    """
-
-    version: Literal[1]
-    request: RequestData
-    answers: NotRequired[dict[int, Response]]
 
 
 def converted(data: object, kind: type[_T]) -> _T:

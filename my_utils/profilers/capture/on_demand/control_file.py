@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import math
 import os
 import re
 import secrets
@@ -42,6 +43,7 @@ BACKENDS = ("torch", "cuda", "memory", "none")
 # What torch's profiler may be asked for.
 OPTIONS = ("profile_memory", "record_shapes", "with_flops", "with_modules", "with_stack")
 STEPS_MAX = 1_000_000
+TIMES_MAX = 1000
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
@@ -58,12 +60,28 @@ class RequestError(ValueError):
 @public("my_utils.profilers.capture")
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A capture window that ranks are asked for; the fields are those of `request_capture`."""
+    """A request for a capture window, as `request_capture` makes it.
+
+    ranks: numbers and ranges such as "0,3-7", null for all.
+    first_step: null for the next step of each rank.
+    steps: of each window.
+    every, times: only with --every: how many steps apart windows begin, and how many there are.
+    options: for torch's profiler.
+    output_dir: null for the folder `captures` of the log directory.
+    tag: of the timer whose steps count, null for the first.
+    window: fields of a capture window of the job's own controller.
+    at_start: processes that start later are captured, too.
+    time: Unix seconds.
+
+    Here `ranks` holds pairs of the first and the last of each range, and None stands for null.
+    """
 
     id: str
-    ranks: Ranges | None = None  # None: all
-    first_step: int | None = None  # None: each rank's next
+    ranks: Ranges | None = None
+    first_step: int | None = None
     steps: int = 1
+    every: int | None = None
+    times: int = 1
     backend: str = "torch"
     options: tuple[str, ...] = ()
     output_dir: str | None = None
@@ -73,20 +91,9 @@ class Request:
     time: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(isinstance(self.id, str) and _ID.fullmatch(self.id), "id", self.id)
-        _check(self.first_step is None or _is_int(self.first_step), "first_step", self.first_step)
-        _check(_is_int(self.steps) and 1 <= self.steps <= STEPS_MAX, "steps", self.steps)
-        _check(self.backend in BACKENDS, "backend", self.backend)
-        _check(set(self.options) <= set(OPTIONS), "options", self.options)
-        folder = self.output_dir
-        _check(
-            folder is None or (isinstance(folder, str) and os.path.isabs(folder)),
-            "output_dir",
-            folder,
-        )
-        _check(self.tag is None or isinstance(self.tag, str), "tag", self.tag)
-        _check(self.window is None or isinstance(self.window, dict), "window", self.window)
-        _check(isinstance(self.at_start, bool), "at_start", self.at_start)
+        for name, (is_fine, allowed) in _RULES.items():
+            if not is_fine(self):
+                raise ValueError(f"{name} must be {allowed}, not {getattr(self, name)!r:.200}")
 
     def is_for(self, rank: int) -> bool:
         """Whether the rank is among those that are asked."""
@@ -97,8 +104,11 @@ class Request:
         return [rank for low, high in self.ranks or () for rank in range(low, high + 1)]
 
     def as_data(self) -> dict[str, Any]:
-        """What is in the file."""
+        """What is in the file. `every` and `times` are left out where there is one window: a
+        job of an older version refuses what it does not know."""
         data = dataclasses.asdict(self)
+        if self.every is None:
+            del data["every"], data["times"]
         data["ranks"] = None if self.ranks is None else ranges_text(self.ranks)
         data["options"] = list(self.options)
         return data
@@ -117,34 +127,41 @@ class Request:
 
         try:
             ranks = data.get("ranks")
-            _check(ranks is None or isinstance(ranks, str), "ranks", ranks)
+            if ranks is not None and not isinstance(ranks, str):
+                raise ValueError(
+                    f"ranks must be numbers and ranges such as 0,3-7, not {ranks!r:.200}"
+                )
             numbers = None if ranks is None else rank_ranges(ranks)
             return converted({**data, "ranks": numbers}, cls)
         except (TypeError, ValueError) as error:
             raise RequestError(str(error), id) from error
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_int(value: object, low: float = -math.inf, high: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-_ALLOWED = {
-    "id": "at most 80 letters, digits, dots, dashes and underscores",
-    "first_step": "an int or None",
-    "steps": f"an int from 1 to {STEPS_MAX:,}",
-    "backend": f"one of {', '.join(BACKENDS)}",
-    "options": f"a list of {', '.join(OPTIONS)}",
-    "output_dir": "an absolute path or None",
-    "tag": "a str or None",
-    "window": "a mapping or None",
-    "at_start": "a bool",
-    "ranks": "numbers and ranges such as 0,3-7",
-}
-
-
-def _check(fine: object, name: str, value: object) -> None:
-    if not fine:
-        raise ValueError(f"{name} must be {_ALLOWED[name]}, not {value!r:.200}")
+# By field: what is true of it, and how messages say so.
+_RULES: dict[str, tuple[Callable[[Request], object], str]] = {
+    "id": (lambda one: isinstance(one.id, str) and _ID.fullmatch(one.id),
+           "at most 80 letters, digits, dots, dashes and underscores"),
+    "first_step": (lambda one: one.first_step is None or _is_int(one.first_step),
+                   "an int or None"),
+    "steps": (lambda one: _is_int(one.steps, 1, STEPS_MAX), f"an int from 1 to {STEPS_MAX:,}"),
+    "every": (lambda one: one.every is None or _is_int(one.every, one.steps + 1, STEPS_MAX),
+              f"None or an int above steps, to {STEPS_MAX:,}"),
+    "times": (lambda one: _is_int(one.times, 1, 1 if one.every is None else TIMES_MAX),
+              f"1, or with every an int to {TIMES_MAX:,}"),
+    "backend": (lambda one: one.backend in BACKENDS, f"one of {', '.join(BACKENDS)}"),
+    "options": (lambda one: set(one.options) <= set(OPTIONS), f"a list of {', '.join(OPTIONS)}"),
+    "output_dir": (lambda one: one.output_dir is None or (isinstance(one.output_dir, str)
+                                                          and os.path.isabs(one.output_dir)),
+                   "an absolute path or None"),
+    "tag": (lambda one: one.tag is None or isinstance(one.tag, str), "a str or None"),
+    "window": (lambda one: one.window is None or isinstance(one.window, dict),
+               "a mapping or None"),
+    "at_start": (lambda one: isinstance(one.at_start, bool), "a bool"),
+}  # fmt: skip
 
 
 # --- the file ---
@@ -187,32 +204,27 @@ def _content_of(text: bytes) -> "ControlFile":
 
 def add_request(log_dir: Path, request: Request) -> None:
     """Adds a request to the control file. OSError when it cannot be written."""
-
-    def add(requests: _Requests, stacks: _Stacks) -> tuple[_Requests, _Stacks]:
-        kept = [data for data in requests if data.get("id") != request.id]
-        return [*kept, request.as_data()], stacks
-
-    _change(log_dir, add)
+    _add(log_dir, request.as_data(), [])
 
 
 def add_stacks(log_dir: Path, words: str) -> None:
     """Adds a request for stacks, in words that csrc/engine/process_stacks/stack_request.h explains.
     OSError when the file cannot be written."""
-    _change(log_dir, lambda requests, stacks: (requests, [*stacks, words][-STACKS_KEPT:]))
+    _add(log_dir, None, [words])
 
 
 _Requests = list[dict[str, Any]]
-_Stacks = list[str]
 
 
-def _change(
-    log_dir: Path, change: Callable[[_Requests, _Stacks], tuple[_Requests, _Stacks]]
-) -> None:
+def _add(log_dir: Path, request: dict[str, Any] | None, stacks: list[str]) -> None:
     path = log_dir / CONTROL_NAME
     with _locked(log_dir / f".{CONTROL_NAME}.lock"):
-        changed = change(*_kept_in(path))
+        requests, stacks_before = _kept_in(path)
+        if request is not None:
+            requests = [one for one in requests if one["id"] != request["id"]] + [request]
+        content = _fitting(requests, [*stacks_before, *stacks][-STACKS_KEPT:])
         with on_whole_path(path, mode=0o600) as temporary:
-            temporary.write_bytes(_fitting(*changed))
+            temporary.write_bytes(content)
             _give_to_job(log_dir, temporary)
 
 
@@ -246,7 +258,7 @@ def _give_to_job(log_dir: Path, file: Path) -> None:
         os.chown(file, owner.st_uid, owner.st_gid)
 
 
-def _kept_in(path: Path) -> tuple[_Requests, _Stacks]:
+def _kept_in(path: Path) -> tuple[_Requests, list[str]]:
     """Nothing if there is no file, and where what is there is replaced: what others could write
     to is not passed on in a file of ours."""
     try:
@@ -274,7 +286,7 @@ def _open_trusted(path: str, flags: int) -> int:
     return file
 
 
-def _fitting(requests: list[dict[str, Any]], stacks: list[str]) -> bytes:
+def _fitting(requests: _Requests, stacks: list[str]) -> bytes:
     """The file with the newest requests that fit into it."""
     first_kept = max(0, len(requests) - KEPT)
     text = b""

@@ -43,23 +43,28 @@ _TROUBLES = {
 
 
 class _Job:
-    """The requests and the windows of this process."""
+    """The requests and the windows of this process.
 
-    def __init__(self) -> None:
+    wants_store: whether it listens to torch's store as soon as there is one.
+    """
+
+    def __init__(self, *, wants_store: bool = False) -> None:
+        self.wants_store = wants_store
+        self.listener: Listener | None = None
         self.lock = threading.RLock()
         self.seen: dict[str, Request] = {}
         self.windows: list[Window] = []
-        self.offered: list[Request] = []  # from the listener's thread
+        self.offered: list[Request | RequestError] = []  # from the listener's thread
 
     def at_step(self, timer: _core.Timer, step: int) -> None:
-        if _wants_store:
-            _listen_to_default_store()
+        if self.wants_store and default_store() is not None:
+            self.listen_to_default_store()
         with self.lock:
             while (text := _core.take_control()) is not None:
                 self.read(*text, timer, step)
             offered, self.offered = self.offered, []
-            for request in offered:
-                self.consider(request, timer, step)
+            for item in offered:
+                self.take(item, timer, step)
             opening = [item for item in self.windows if item.opens_at(timer, step)]
             ours = [item for item in self.windows if item.is_open_here()]
         for window in ours:
@@ -68,7 +73,7 @@ class _Job:
             window.open(step)
         with self.lock:
             self.windows = [item for item in self.windows if item.state not in ("done", "failed")]
-            _core.watch_steps(bool(self.windows or self.offered or _wants_store))
+            _core.watch_steps(bool(self.windows or self.offered or self.wants_store))
 
     def read(
         self, text: bytes, trouble: str, at_start: bool, timer: _core.Timer, step: int
@@ -81,21 +86,27 @@ class _Job:
             _ignore(f"the control file is ignored: {error}", error.kind)
             return
         for item in found:
-            if isinstance(item, RequestError):
-                self.refuse(item, at_start)
-            elif at_start and not item.at_start:
-                if item.id not in self.seen and item.is_for(_place()[1]):
-                    _ignore(f"capture {item.id} is ignored: it is older than this process", "old")
-                self.remember(item)
-            else:
-                self.consider(item, timer, step)
+            self.take(item, timer, step, at_start=at_start)
+
+    def take(
+        self, item: Request | RequestError, timer: _core.Timer, step: int, *, at_start: bool = False
+    ) -> None:
+        """at_start: whether it is older than this process."""
+        if isinstance(item, RequestError):
+            self.refuse(item, at_start)
+        elif at_start and not item.at_start:
+            if item.id not in self.seen and item.is_for(_place()[1]):
+                _ignore(f"capture {item.id} is ignored: it is older than this process", "old")
+            self.remember(item)
+        else:
+            self.consider(item, timer, step)
 
     def refuse(self, error: RequestError, at_start: bool) -> None:
         if error.id is None or not at_start:
             _ignore(f"a request for a capture is ignored: {error}", error.kind)
         if error.id is not None and not at_start and error.id not in self.seen:
             log_dir, rank = _place()
-            self.seen[error.id] = Request(id=error.id)
+            self.remember(Request(id=error.id))
             respond(error.id, rank, log_dir, "failed", f"the request is broken: {error}")
 
     def remember(self, request: Request) -> None:
@@ -116,15 +127,43 @@ class _Job:
             return
         window = Window(request, log_dir, rank)
         if not log_dir and request.output_dir is None:
-            window.give_up("this process has no log directory, and no output_dir was given")
-            return
-        if window.is_late(timer, step):
-            window.give_up(
-                f"step {request.first_step} was over: the request was read at step {step}"
+            window.becomes(
+                "failed", "this process has no log directory, and no output_dir was given"
             )
             return
+        if window.is_late(timer, step):
+            late = f"step {request.first_step} was over: the request was read at step {step}"
+            window.becomes("failed", late)
+            return
         self.windows.append(window)
-        window.respond("armed")
+        window.becomes("armed")
+
+    # --- the store ---
+
+    def listen(self, store: Store | str) -> None:
+        from .store import Listener, open_store
+
+        if self.listener is None or not self.listener.alive:
+            own = open_store(store)
+            group = distributed()
+            # Of the ranks that share the store a logger may know fewer.
+            size = world_size() if group is None else int(group.get_world_size())
+            self.listener = Listener(own, _place()[1], size, self.offer)
+            add_listener(self.listener.respond)
+
+    def listen_to_default_store(self) -> None:
+        """For MY_UTILS_CAPTURE=store, at the first step after torch.distributed began."""
+        self.wants_store = False
+        try:
+            self.listen("default")
+        except (OSError, RuntimeError, ValueError) as error:
+            warn_once("capture_store", f"requests by the store are not heard: {error}")
+
+    def offer(self, item: Request | RequestError) -> None:
+        """Takes a request on the listener's thread, for the next step."""
+        with self.lock:
+            self.offered.append(item)
+            _core.watch_steps(True)
 
 
 def _place() -> tuple[str, int]:
@@ -148,54 +187,24 @@ def at_step(timer: _core.Timer, step: int) -> None:
         _core.watch_steps(False)
 
 
-def _offer(request: Request) -> None:
-    with _job.lock:
-        _job.offered.append(request)
-        _core.watch_steps(True)
-
-
 def listen(store: Store | str) -> None:
     """See `my_utils.profilers.capture.listen`."""
-    from .store import Listener, open_store
-
-    global _listener
-    if _listener is None or not _listener.alive:
-        own = open_store(store)
-        group = distributed()
-        # Of the ranks that share the store a logger may know fewer.
-        size = world_size() if group is None else int(group.get_world_size())
-        _listener = Listener(own, _place()[1], size, _offer)
-        add_listener(_listener.respond)
-
-
-def _listen_to_default_store() -> None:
-    """For MY_UTILS_CAPTURE=store, at the first step after torch.distributed began."""
-    global _wants_store
-    if default_store() is None:
-        return
-    _wants_store = False
-    try:
-        listen("default")
-    except (OSError, RuntimeError, ValueError) as error:
-        warn_once("capture_store", f"requests by the store are not heard: {error}")
+    _job.listen(store)
 
 
 # --- the process ---
 
-_listener: Listener | None = None
-_wants_store = read_choice("MY_UTILS_CAPTURE", "store", default=True) == "store"
-_job = _Job()
+_job = _Job(wants_store=read_choice("MY_UTILS_CAPTURE", "store", default=True) == "store")
 
 
 def _start_anew_in_child() -> None:
     """In a forked child: windows belong to the parent."""
-    global _job, _listener, _wants_store
+    global _job
     for window in _job.windows:
         atexit.unregister(window.close_at_exit)
-    if _listener is not None:
-        atexit.unregister(_listener.end)
+    if _job.listener is not None:
+        atexit.unregister(_job.listener.end)
     _job = _Job()
-    _listener, _wants_store = None, False
 
 
 os.register_at_fork(after_in_child=_start_anew_in_child)

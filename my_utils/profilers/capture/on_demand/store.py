@@ -8,20 +8,21 @@ A request may ask for the step of a rank; the thread responds with it.
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import datetime
 import json
 import logging
-import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ....core.extras import needs_torch
 from ....core.process_end import join_within
 from ....core.store import default_store, own_connection
 from ....record.stages.open_stages import where_now
+from .channel import Channel
 from .control_file import Request, RequestError
 from .steps import Seen, step_beyond
 
@@ -45,6 +46,7 @@ POLLS_FOR_A_NUMBER = 60  # polls; a request follows its number at once, or its s
 POLLS_A_SECOND_MAX = 4000
 LEAD_S = 2.0
 ASK_AGAIN_S = 0.05
+ANSWER_S = 10.0  # for a rank to respond with its step
 CONNECT_S = 10.0
 # For a store that hangs. Python before 3.14 aborts a process whose thread comes back from torch
 # while the interpreter ends, so this is long.
@@ -102,57 +104,72 @@ def _read(store: Store, key: str, kind: type[_T]) -> _T | None:
 # --- outside, or on the rank that asks ---
 
 
-def _put(store: Store, content: Mapping[str, Any]) -> None:
-    store.set(f"{PREFIX}/{store.add(COUNT, 1)}", json.dumps(content))
+class StoreChannel(Channel):
+    """A store, through which the ranks that `listen` to it are asked."""
 
+    def __init__(self, store: Store | str) -> None:
+        self.store = open_store(store)
+        self.world_size = _read(self.store, WORLD, int)  # None if no rank listens
 
-def ask(store: Store, request: Request) -> None:
-    """Puts a request where the ranks that listen find it."""
-    _put(store, {"request": request.as_data()})
+    def ask(self, request: Request, *, find_step: bool, lead_s: float | None = None) -> Request:
+        if self.world_size is None:
+            raise ConnectionError(
+                "no rank listens to this store; see my_utils.profilers.capture.listen"
+            )
+        if request.ranks is None:
+            request = dataclasses.replace(request, ranks=((0, self.world_size - 1),))
+        return super().ask(request, find_step=find_step, lead_s=lead_s)
 
+    def step_ahead(self, request: Request, lead_s: float | None) -> int | None:
+        """By two requests to the ranks for their steps."""
+        assert self.world_size is not None
+        ranks = [rank for rank in request.rank_numbers() if rank < self.world_size]
+        before = self._steps(f"{request.id}.a", ranks)
+        after = self._steps(f"{request.id}.b", list(before))
+        lead = LEAD_S + _pause(len(ranks)) if lead_s is None else lead_s
+        return step_beyond(before, after, lead)
 
-def world_size(store: Store) -> int | None:
-    """Of the job whose ranks listen; None when none does."""
-    return _read(store, WORLD, int)
-
-
-def responses(store: Store, id: str, ranks: Iterable[int]) -> dict[int, Response]:
-    """Reads responses from the store, in the form of `my_utils.profilers.capture.responses`."""
-    from .control_data import response_of
-
-    found: dict[int, Response] = {}
-    for rank in ranks:
-        key = _key("answer", id, rank)
-        if store.check([key]) and (response := response_of(store.get(key))) is not None:
-            found[rank] = response
-    return found
-
-
-def step_ahead(
-    store: Store, id: str, ranks: list[int], lead_s: float | None, timeout_s: float
-) -> int | None:
-    """As in `steps`, by two requests to the ranks; None when no rank sent its step."""
-    before = _steps(store, f"{id}.a", ranks, timeout_s)
-    after = _steps(store, f"{id}.b", list(before), timeout_s)
-    lead = LEAD_S + _pause(len(ranks)) if lead_s is None else lead_s
-    return step_beyond(before, after, lead)
-
-
-def _steps(store: Store, id: str, ranks: list[int], timeout_s: float) -> dict[int, Seen]:
-    reported: dict[int, Seen] = {}
-    if not ranks:
+    def _steps(self, id: str, ranks: list[int]) -> dict[int, Seen]:
+        reported: dict[int, Seen] = {}
+        if not ranks:
+            return reported
+        self._put({"question": id})
+        end = time.monotonic() + ANSWER_S
+        while len(reported) < len(ranks) and time.monotonic() < end:
+            for rank in ranks:
+                if rank in reported:
+                    continue
+                reply = _read(self.store, _key("step", id, rank), tuple[int, float])
+                if reply is not None:
+                    reported[rank] = Seen(*reply, known_s=time.monotonic())
+            time.sleep(ASK_AGAIN_S)
         return reported
-    _put(store, {"question": id})
-    end = time.monotonic() + timeout_s
-    while len(reported) < len(ranks) and time.monotonic() < end:
-        for rank in ranks:
-            if rank in reported:
-                continue
-            reply = _read(store, _key("step", id, rank), tuple[int, float])
-            if reply is not None:
-                reported[rank] = Seen(*reply, known_s=time.monotonic())
-        time.sleep(ASK_AGAIN_S)
-    return reported
+
+    def send(self, request: Request) -> None:
+        self._put({"request": request.as_data()})
+
+    def _put(self, content: Mapping[str, Any]) -> None:
+        self.store.set(f"{PREFIX}/{self.store.add(COUNT, 1)}", json.dumps(content))
+
+    def asked(self, request: Request) -> list[int]:
+        return request.rank_numbers()
+
+    def read(self, id: str, ranks: Sequence[int], *, over: bool = False) -> dict[int, Response]:
+        from .control_data import response_of
+
+        found: dict[int, Response] = {}
+        try:
+            for rank in ranks:
+                key = _key("answer", id, rank)
+                if self.store.check([key]) and (response := response_of(self.store.get(key))):
+                    found[rank] = response
+        except RuntimeError as error:
+            raise ConnectionError("the store of the job is gone") from error
+        return found
+
+    def why_none(self, request: Request, rank: int) -> str:
+        is_there = self.world_size is None or rank < self.world_size
+        return "" if is_there else f"the job has {self.world_size} ranks"
 
 
 # --- in the job ---
@@ -166,7 +183,7 @@ def _pause(world_size: int) -> float:
 class Listener:
     """The thread of a rank that polls for requests.
 
-    offer: takes a request, on this thread.
+    offer: takes a request, or what is wrong with one, on this thread.
     """
 
     def __init__(
@@ -174,7 +191,7 @@ class Listener:
         store: Store,
         rank: int,
         world_size: int,
-        offer: Callable[[Request], object],
+        offer: Callable[[Request | RequestError], object],
     ) -> None:
         self.store = store
         self.rank = rank
@@ -245,9 +262,4 @@ class Listener:
             try:
                 self.offer(Request.from_data(content.request))
             except RequestError as error:
-                _logger.warning("a request for a capture is ignored: %s", error)
-                if error.id is not None:
-                    self.respond(error.id, self.rank, {
-                        "id": error.id, "rank": self.rank, "pid": os.getpid(), "state": "failed",
-                        "reason": f"the request is broken: {error}",
-                    })  # fmt: skip
+                self.offer(error)

@@ -1,4 +1,5 @@
 """A capture window of a running job: its backend, and its states from armed to done or failed.
+With `every` it opens several times, a capture each.
 
 The thread that opens a window closes it. Errors go into the response and into the log; the training
 continues.
@@ -13,7 +14,7 @@ import os
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .... import _core
 from .control_file import Request, captures_folder
@@ -34,10 +35,11 @@ class _Refused(Exception):
 class _Profiler:
     """A window that a backend of ours fills."""
 
-    def __init__(self, request: Request, folder: Path, rank: int) -> None:
+    def __init__(self, request: Request, name: str, folder: Path, rank: int) -> None:
         from .. import backends
 
         self.request = request
+        self.name = name  # of its file
         self.note = ""
         tool = "torch_memory" if request.backend == "memory" else request.backend
         options = {"torch": dict.fromkeys(request.options, True)} if tool == "torch" else None
@@ -54,14 +56,14 @@ class _Profiler:
             _need_cuda()
         if self.request.backend == "cuda" and "NSYS_PROFILING_SESSION_ID" not in os.environ:
             self.note = "nsys did not start this process; ncu may have"
-        self.backend.start_window(self.request.id)
+        self.backend.start_window(self.name)
 
     def next_step(self) -> bool:
         """A step begins within the window. Returns whether there is nothing left to capture."""
         return False
 
     def close(self) -> list[str]:
-        self.backend.stop_window(self.request.id)
+        self.backend.stop_window(self.name)
         files = _files_of(self.backend)
         if not files and self.request.backend in ("torch", "memory"):
             raise _Refused("the profiler was taken away, and wrote nothing; the log may say why")
@@ -166,9 +168,12 @@ class Window:
         self.request = request
         self.rank = rank
         self.log_dir = log_dir
-        self.state = "waiting"
+        self.state: State | Literal["opening", "closing"] = "armed"
         self.opened_at: int | None = None
-        self.steps_done = 0
+        self.steps_done = 0  # since it opened
+        self.times_done = 0
+        self.files: list[str] = []
+        self._first = request.first_step  # None until it is known
         self._last_step = 0
         self._thread = 0
         self._timer: weakref.ref[_core.Timer] | None = None
@@ -178,10 +183,7 @@ class Window:
 
     def opens_at(self, timer: _core.Timer, step: int) -> bool:
         """Whether the calling thread has to open it now; no other thread does."""
-        if self.state != "waiting" or not self._is_of(timer):
-            return False
-        first = self.request.first_step
-        if first is not None and step < first:
+        if self.state != "armed" or not self._is_of(timer) or not self._is_asked_for(step):
             return False
         self.state = "opening"
         self._thread = threading.get_ident()
@@ -190,10 +192,18 @@ class Window:
 
     def is_late(self, timer: _core.Timer, step: int) -> bool:
         first = self.request.first_step
-        return first is not None and step > first and self._is_of(timer)
+        is_over = first is not None and step > first and self.request.every is None
+        return is_over and self._is_of(timer)
 
     def _is_of(self, timer: _core.Timer) -> bool:
+        owner = None if self._timer is None else self._timer()  # of the steps so far
+        if owner is not None:
+            return owner is timer
         return self.request.tag is None or timer.tag == self.request.tag
+
+    def _is_asked_for(self, step: int) -> bool:
+        first = self._first
+        return first is None or (step >= first and (step - first) % (self.request.every or 1) == 0)
 
     def is_open_here(self) -> bool:
         return self.state == "open" and self._thread == threading.get_ident()
@@ -201,19 +211,22 @@ class Window:
     def open(self, step: int) -> None:
         folder = Path(self.request.output_dir or captures_folder(self.log_dir))
         self.opened_at = self._last_step = step
+        self.steps_done = 0
+        self._first = step if self._first is None else self._first
+        name = self.request.id if self.request.every is None else f"{self.request.id}-step{step}"
         try:
             if self.request.window is None:
-                self._capture = _Profiler(self.request, folder, self.rank)
+                self._capture = _Profiler(self.request, name, folder, self.rank)
             else:
                 self._capture = _Controllers(self.request)
             self._capture.open()
         except Exception as error:
-            self._fail(error)
+            self._fails(error)
             return
-        self.state = "open"
         # After the profiler's own, so that this one runs before it.
+        atexit.unregister(self.close_at_exit)
         atexit.register(self.close_at_exit)
-        self.respond("open")
+        self.becomes("open")
 
     def hears_of(self, timer: _core.Timer, step: int) -> None:
         """A set_step on the thread of the window, of its timer or of another one."""
@@ -225,6 +238,8 @@ class Window:
             self._goes_on(step)
 
     def _progress(self) -> str:
+        if self.request.times > 1:
+            return f"{self.times_done} of {self.request.times} captures"
         return f"{self.steps_done} of {self.request.steps} steps"
 
     def _goes_on(self, step: int) -> None:
@@ -234,43 +249,50 @@ class Window:
             self.steps_done += 1
         assert self._capture is not None
         if self.steps_done >= self.request.steps or (is_next and self._capture.next_step()):
-            self.close()
+            self.times_done += 1
+            if self.times_done == self.request.times:
+                self.close()
+            elif self._ends_capture():
+                self.becomes("armed", self._progress())
+
+    def _ends_capture(self) -> bool:
+        """Ends one capture, of which there may be several. Returns False if that failed."""
+        assert self._capture is not None
+        self.state = "closing"
+        try:
+            self.files += self._capture.close()
+        except Exception as error:
+            self._fails(error)
+            return False
+        return True
 
     def close(self, reason: str = "") -> None:
         assert self._capture is not None
-        self.state = "closing"
         atexit.unregister(self.close_at_exit)
-        try:
-            files = self._capture.close()
-        except Exception as error:
-            self._fail(error)
-            return
-        ended: State = "failed" if reason else "done"
-        self.state = ended
-        self.respond(ended, reason=reason or self._capture.note, files=files)
+        if self._ends_capture():
+            self.becomes("failed" if reason else "done", reason or self._capture.note)
 
     def close_at_exit(self) -> None:
+        reason = f"the process ended after {self._progress()}"
         if self.state == "open":
-            self.close(f"the process ended after {self._progress()}")
+            self.close(reason)
+        elif self.state == "armed" and self._capture is not None:
+            self.becomes("failed", reason)
 
-    def give_up(self, reason: str) -> None:
-        self.state = "failed"
-        self.respond("failed", reason=reason)
-
-    def _fail(self, error: Exception) -> None:
-        if isinstance(error, _Refused):
-            self.give_up(str(error))
-        else:
+    def _fails(self, error: Exception) -> None:
+        reason = str(error)
+        if not isinstance(error, _Refused):
             _logger.debug("capture %s", self.request.id, exc_info=error)
-            self.give_up(f"{type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {reason}"
+        self.becomes("failed", reason)
 
-    def respond(self, state: State, *, reason: str = "", files: list[str] | None = None) -> None:
-        """To the log, the profile CSV and the process that asked."""
-        respond(
-            self.request.id, self.rank, self.log_dir, state, reason, files or [], self.opened_at
-        )
+    def becomes(self, state: State, reason: str = "") -> None:
+        """Lets the log, the profile CSV and the process that asked know."""
+        self.state = state
+        files = list(self.files)
+        respond(self.request.id, self.rank, self.log_dir, state, reason, files, self.opened_at)
         level = logging.WARNING if state == "failed" else logging.INFO
-        what = "; ".join(filter(None, [reason, *(files or [])]))
+        what = "; ".join(filter(None, [reason, *files]))
         _logger.log(level, "capture %s: %s%s", self.request.id, state, f": {what}" if what else "")
         metadata = f"request={self.request.id},state={state}"
         _core.log_event("my_utils.capture", "INSTANT", None, metadata)

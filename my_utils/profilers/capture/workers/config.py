@@ -24,7 +24,7 @@ from ....core.public import public
 from ....core.ranges import step_slice
 from ....core.trusted_open import open_filled_or_pipe
 from ..backends import TOOLS, make_backend
-from .steps import Schedule, Steps, is_endless, ranks_together
+from .steps import Steps, is_endless, ranks_together
 
 TEXT_MAX = 1 << 20  # characters
 VALUES_MAX = 100_000
@@ -55,12 +55,26 @@ class _StepsSchema(msgspec.Struct, forbid_unknown_fields=True):
     last: _Number | None = None
 
 
-class _ScheduleSchema(msgspec.Struct, forbid_unknown_fields=True):
+class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Micro-batches in groups, by the fields of `torch.profiler.schedule`; `repeat` 0: up to the
+    last.
+
+    >>> Schedule(skip_first=1, wait=1, warmup=1, active=3, repeat=2).groups(12)
+    [(3, 5), (8, 10)]
+    """
+
     active: Annotated[int, msgspec.Meta(ge=1)]
     skip_first: _Number = 0
     wait: _Number = 0
     warmup: _Number = 0
     repeat: _Number = 0
+
+    def groups(self, count: int) -> list[tuple[int, int]]:
+        """The first and the last of each group, of `count` micro-batches."""
+        lead = self.wait + self.warmup
+        firsts = range(self.skip_first + lead, count, lead + self.active)
+        chosen = firsts[: self.repeat] if self.repeat else firsts
+        return [(first, min(first + self.active, count) - 1) for first in chosen]
 
 
 # What verl calls otherwise, and where that is here.
@@ -84,7 +98,7 @@ _OF_PROFILE = (
 
 _Step = _Number | str | _StepsSchema
 _Ranks = Annotated[list[_Number], msgspec.Meta(min_length=1)]
-_MicroBatches = list[_Number | Literal["first", "last"]] | _ScheduleSchema
+_MicroBatches = list[_Number | Literal["first", "last"]] | Schedule
 
 
 class _RoleSchema(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,7 +110,10 @@ class _RoleSchema(msgspec.Struct, forbid_unknown_fields=True):
     micro_batches: _MicroBatches | None = None
 
 
-class _FinishSchema(msgspec.Struct, forbid_unknown_fields=True):
+class Finish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A shell command that workers run once, after the last captured step. In a plan `ranks` None
+    stands for all."""
+
     command: _Name
     ranks: _Ranks | None = None
     all_ranks: bool = False
@@ -112,7 +129,7 @@ class _Schema(msgspec.Struct, forbid_unknown_fields=True):
     discrete: bool = False
     micro_batches: _MicroBatches | None = None
     nvtx: bool | str = False
-    finish: _FinishSchema | None = None
+    finish: Finish | None = None
     roles: dict[str, Any] = {}
 
 
@@ -121,22 +138,14 @@ class _Schema(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Role:
-    """One role that is captured. `ranks` None: all. `schedule`: of its micro-batches."""
+    """One role that is captured. `ranks`, `micro_batches` None: all. `schedule`: of these."""
 
     name: str
     functions: tuple[str, ...]
     ranks: tuple[int, ...] | None
     discrete: bool
-    micro_batches: tuple[int | str, ...] | None
-    schedule: Schedule | None = None
-
-
-@dataclass(frozen=True)
-class Finish:
-    """A shell command that workers run once, after the last captured step. `ranks` None: all."""
-
-    command: str
-    ranks: list[int] | None
+    micro_batches: list[int | Literal["first", "last"]] | None
+    schedule: Schedule | None
 
 
 @dataclass(frozen=True)
@@ -241,7 +250,7 @@ class _Reader:
             raise self.wrong(("finish",), "it runs after the last step, and steps have no 'last'")
         return plan
 
-    def _finish(self, schema: _FinishSchema | None, roles: Sequence[Role]) -> Finish | None:
+    def _finish(self, schema: Finish | None, roles: Sequence[Role]) -> Finish | None:
         if schema is None:
             return None
         self._check_ranks(schema, ("finish",))
@@ -249,7 +258,7 @@ class _Reader:
             return Finish(schema.command, None)
         return Finish(schema.command, schema.ranks or ranks_together(role.ranks for role in roles))
 
-    def _check_ranks(self, schema: _RoleSchema | _FinishSchema, at: _Path) -> None:
+    def _check_ranks(self, schema: _RoleSchema | Finish, at: _Path) -> None:
         if schema.all_ranks and schema.ranks is not None:
             raise self.wrong((*at, "ranks"), "give ranks or all_ranks, not both")
 
@@ -308,20 +317,13 @@ class _Reader:
                 continue
             chosen = schema.micro_batches if role.micro_batches is None else role.micro_batches
             discrete = schema.discrete if role.discrete is None else role.discrete
-            schedule = None
-            if isinstance(chosen, _ScheduleSchema):
-                schedule, chosen = Schedule(**msgspec.structs.asdict(chosen)), None
-                if discrete:
-                    message = "discrete windows have a list of micro_batches, and no schedule"
-                    raise self.wrong(at, message)
-            yield Role(
-                name,
-                tuple(role.functions),
-                None if role.all_ranks else tuple(role.ranks or (0,)),
-                discrete,
-                None if chosen is None else tuple(chosen),
-                schedule,
-            )
+            numbers = None if isinstance(chosen, Schedule) else chosen
+            schedule = chosen if isinstance(chosen, Schedule) else None
+            if schedule is not None and discrete:
+                message = "discrete windows have a list of micro_batches, and no schedule"
+                raise self.wrong(at, message)
+            ranks = None if role.all_ranks else tuple(role.ranks or (0,))
+            yield Role(name, tuple(role.functions), ranks, discrete, numbers, schedule)
 
     # --- steps ---
 
@@ -329,31 +331,25 @@ class _Reader:
         items = value if isinstance(value, list) else [] if value is None else [value]
         for number, item in enumerate(items):
             at: _Path = ("steps", number) if isinstance(value, list) else ("steps",)
-            if isinstance(item, int):
-                yield Steps(item, item)
-            elif isinstance(item, str):
-                yield self._range_of(item, at)
-            else:
-                yield self._steps_of(item, at)
+            steps = self._steps_of(item, at)
+            if steps.last is not None and steps.last < steps.first:
+                message = f"the last step, {steps.last}, is before the first, {steps.first}"
+                raise self.wrong(at, message)
+            yield steps
 
-    def _range_of(self, text: str, at: _Path) -> Steps:
-        found = step_slice(text)
-        if found is None or min(found.start or 0, found.stop or 0) < 0 or (found.step or 1) < 1:
-            raise self.wrong(at, f"a range of steps is 'first-last', not {text!r:.100}")
-        last = None if found.stop is None else found.stop - 1
-        return self._checked(Steps(found.start or 0, last, found.step or 1), at)
-
-    def _steps_of(self, item: _StepsSchema, at: _Path) -> Steps:
+    def _steps_of(self, item: int | str | _StepsSchema, at: _Path) -> Steps:
+        if isinstance(item, int):
+            return Steps(item, item)
+        if isinstance(item, str):
+            found = step_slice(item)
+            if found is None or min(found.start or 0, found.stop or 0) < 0 or (found.step or 1) < 1:
+                raise self.wrong(at, f"a range of steps is 'first-last', not {item!r:.100}")
+            last = None if found.stop is None else found.stop - 1
+            return Steps(found.start or 0, last, found.step or 1)
         if item.every is None and (item.first is None or item.last is None):
             raise self.wrong(at, "steps have 'every', or 'first' and 'last'")
         every = item.every or 1
-        first = every if item.first is None else item.first
-        return self._checked(Steps(first, item.last, every), at)
-
-    def _checked(self, steps: Steps, at: _Path) -> Steps:
-        if steps.last is not None and steps.last < steps.first:
-            raise self.wrong(at, f"the last step, {steps.last}, is before the first, {steps.first}")
-        return steps
+        return Steps(every if item.first is None else item.first, item.last, every)
 
     def _check_continuous(self, plan: Plan) -> None:
         at: _Path = ("continuous_steps",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,55 +48,52 @@ class Outcome:
         return f"{text} ({self.detail})" if self.detail else text
 
 
-class OutcomeCall:
-    """Asks one target for the outcomes of its windows; the answer may come later."""
+@dataclass(eq=False)
+class Sent:
+    """The windows that one target was sent, until their outcomes are known."""
 
-    def __init__(
-        self,
-        target: Target,
-        roles: tuple[str, ...],
-        specs: Sequence[dict[str, Any]],
-        timeout_s: float,
-        is_over: bool,
-    ) -> None:
-        self._target = target
-        self._roles = roles
-        self._ids = [str(spec["window_id"]) for spec in specs]
-        self._timeout_s = timeout_s
-        self._is_over = is_over  # the iteration of the windows
-        self._answer: Any = (
-            started((target, roles, self._ids), METHOD, timeout_s)
-            if _has_method(target.worker)
-            else dict.fromkeys(self._ids, "unknown")
-        )
+    last: int  # iteration
+    target: Target
+    roles: tuple[str, ...]
+    ids: list[str]
+    is_asked: bool = False
+    is_over: bool = False  # the last iteration was, when it was asked
+    timeout_s: float = 0.0
+    answer: Any = None  # may come later
+
+    def ask(self, timeout_s: float, iteration: int) -> None:
+        """Asks for the outcomes, at that iteration."""
+        self.is_asked, self.is_over, self.timeout_s = True, self.last < iteration, timeout_s
+        if _has_method(self.target.worker):
+            self.answer = started((self.target, self.roles, self.ids), METHOD, timeout_s)
+        else:
+            self.answer = dict.fromkeys(self.ids, "unknown")
 
     def outcomes(self, deadline: float) -> list[Outcome]:
-        """What the workers say; [] where none has answered by the deadline."""
-        several = isinstance(self._answer, list | tuple)
-        answers = self._answer if several else [self._answer]
+        """What the workers say; "busy" for those that have not answered by the deadline."""
+        several = isinstance(self.answer, list | tuple)
+        answers = self.answer if several else [self.answer]
         found: list[Outcome] = []
         for place, answer in enumerate(answers):
             found += self._outcomes_of(answer, deadline, place if several else None)
         return found
 
     def _outcomes_of(self, answer: Any, deadline: float, place: int | None) -> list[Outcome]:
-        status, detail, value = value_of(answer, deadline, self._timeout_s)
+        status, detail, value = value_of(answer, deadline, self.timeout_s)
         if not isinstance(value, dict):
             known = status if status in ("busy", "dead") else "unknown"
-            return [self._outcome(name, known, detail, place) for name in self._ids]
-        texts = {name: str(value.get(name, "unknown")) for name in self._ids}
-        return [
-            self._outcome(name, *self._status_of(text), place)
-            for name, text in texts.items()
-            if not text.startswith("not for rank ")
-        ]
-
-    def _status_of(self, text: str) -> tuple[str, str]:
-        status, _, detail = text.partition(": ")
-        return "never opened" if status == "armed" and self._is_over else status, detail
+            return [self._outcome(name, known, detail, place) for name in self.ids]
+        found = []
+        for name in self.ids:
+            status, _, detail = str(value.get(name, "unknown")).partition(": ")
+            if status == "armed" and self.is_over:
+                status = "never opened"
+            if not status.startswith("not for rank "):
+                found.append(self._outcome(name, status, detail, place))
+        return found
 
     def _outcome(self, name: str, status: str, detail: str, place: int | None) -> Outcome:
-        return Outcome(name, self._roles, status, detail, self._target.rank, place)
+        return Outcome(name, self.roles, status, detail, self.target.rank, place)
 
 
 def _has_method(worker: Any) -> bool:

@@ -29,8 +29,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....core.arguments import check_int, check_seconds
 from ....core.extras import require
@@ -39,7 +38,7 @@ from ....core.reprs import short_repr
 from ....core.warnings import warn_once
 from .calls import Acknowledgement, Target, call_targets, targets_of
 from .finish import METHOD as FINISH_METHOD, finish_request
-from .outcomes import Outcome, OutcomeCall
+from .outcomes import Outcome, Sent
 from .steps import is_chosen, last_in_a_row, ranks_together
 
 if TYPE_CHECKING:
@@ -51,15 +50,12 @@ Spec = dict[str, Any]  # the fields of a CaptureSpec, see capture/spec.py
 OUTCOMES_MAX = 10_000
 
 
-@dataclass(eq=False)
-class _Sent:
-    """The windows that one target was sent, until their outcomes are known."""
+class _Call(NamedTuple):
+    """Where a window begins or ends."""
 
-    last: int  # iteration
-    target: Target
-    roles: tuple[str, ...]
-    specs: list[Spec]
-    call: OutcomeCall | None = None  # that asks for the outcomes
+    function: str
+    iteration: int
+    micro_batch: int | None
 
 
 @public("my_utils.profiling.ProfileManager")
@@ -127,7 +123,7 @@ class ProfileManager:
         self._logger = _logger if logger is None else logger
         self._covered_to = -1  # the last step of the window that was armed last
         self._newest = -1  # iteration of arm_iter
-        self._sent: list[_Sent] = []  # windows whose outcomes are not known
+        self._sent: list[Sent] = []  # windows whose outcomes are not known
         self._to_finish: list[Target] = []  # that may run the last command
         self._outcomes: dict[object, Outcome] = {}  # the newest OUTCOMES_MAX
 
@@ -217,7 +213,8 @@ class ProfileManager:
         if not isinstance(wg_by_role, Mapping):
             raise TypeError(f"wg_by_role must be a mapping, not {wg_by_role!r:.100}")
         self._newest = it
-        self._ask_of_ended(it)
+        self._ask([sent for sent in self._sent if not sent.is_asked and sent.last < it])
+        self._hear(0.0)
         if self._covered_to < it:
             self._finish()
         if not self._begins(it):
@@ -227,6 +224,24 @@ class ProfileManager:
             groups = [group for group in wg_by_role.values() if group is not None]
             targets = {target.key: target for group in groups for target in targets_of(group)}
             self._to_finish = list(targets.values())
+        shared, missing = self._targets(wg_by_role)
+        calls = [
+            (target, tuple(role.name for role in roles), self._specs_for(target, roles, it, count))
+            for target, roles in shared
+        ]
+        answers = missing + call_targets(calls, self._arm_method, self._timeout_s)
+        for answer in answers:
+            self._log("capture windows of iteration %d: %s", it, answer)
+        self._sent += [
+            Sent(self._covered_to, target, roles, [str(spec["window_id"]) for spec in specs])
+            for target, roles, specs in calls
+        ]
+        return answers
+
+    def _targets(
+        self, wg_by_role: Mapping[str, Any]
+    ) -> tuple[list[tuple[Target, list[Role]]], list[Acknowledgement]]:
+        """What is called, with its roles, and the roles that have nothing to call."""
         missing = []
         shared: dict[object, tuple[Target, list[Role]]] = {}
         for role in self._plan.roles:
@@ -240,14 +255,7 @@ class ProfileManager:
                 missing.append(Acknowledgement((role.name,), group, "missing", detail))
             for target in chosen:
                 shared.setdefault(target.key, (target, []))[1].append(role)
-        calls = [
-            (target, tuple(role.name for role in roles), self._specs_for(target, roles, it, count))
-            for target, roles in shared.values()
-        ]
-        answers = missing + call_targets(calls, self._arm_method, self._timeout_s)
-        self._report(it, answers)
-        self._sent += [_Sent(self._covered_to, *call) for call in calls]
-        return answers
+        return [*shared.values()], missing
 
     def outcomes(self, timeout_s: float | None = None) -> list[Outcome]:
         """The outcome of the windows that were armed, as far as the workers say it by now.
@@ -261,7 +269,7 @@ class ProfileManager:
         method `capture_outcomes`, as in `CaptureWorker`.
         """
         waits = self._timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s, 0)
-        self._ask([sent for sent in self._sent if sent.call is None])
+        self._ask([sent for sent in self._sent if not sent.is_asked])
         self._hear(waits)
         if not self._sent:
             self._finish()
@@ -269,29 +277,20 @@ class ProfileManager:
 
     # --- outcomes ---
 
-    def _ask_of_ended(self, it: int) -> None:
-        """Of windows whose last iteration is over; hears what came of those asked before."""
-        if not self._sent:
-            return
-        self._ask([sent for sent in self._sent if sent.call is None and sent.last < it])
-        self._hear(0.0)
-
-    def _ask(self, ended: Sequence[_Sent]) -> None:
+    def _ask(self, ended: Sequence[Sent]) -> None:
         for sent in ended:
-            is_over = sent.last < self._newest
-            sent.call = OutcomeCall(sent.target, sent.roles, sent.specs, self._timeout_s, is_over)
+            sent.ask(self._timeout_s, self._newest)
 
     def _hear(self, waits: float) -> None:
         deadline = time.monotonic() + waits
-        for sent in [sent for sent in self._sent if sent.call is not None]:
-            assert sent.call is not None
-            found = sent.call.outcomes(deadline)
+        for sent in [sent for sent in self._sent if sent.is_asked]:
+            found = sent.outcomes(deadline)
             for outcome in found:
                 self._note(outcome)
             if all(outcome.is_final for outcome in found):
                 self._sent.remove(sent)
             elif not any(outcome.status == "busy" for outcome in found):
-                sent.call = None  # asked again
+                sent.is_asked = False  # asked again
 
     def _note(self, outcome: Outcome) -> None:
         key = (outcome.window_id, outcome.rank, outcome.place, outcome.roles)
@@ -301,8 +300,12 @@ class ProfileManager:
         while len(self._outcomes) > OUTCOMES_MAX:
             del self._outcomes[next(iter(self._outcomes))]
         if outcome.is_final:
-            level = logging.INFO if outcome.ok else logging.WARNING
-            self._logger.log(level, "capture window %s", outcome)
+            self._log("capture window %s", outcome)
+
+    def _log(self, text: str, *values: Any) -> None:
+        """The last of the values is an answer or an outcome."""
+        level = logging.INFO if values[-1].ok else logging.WARNING
+        self._logger.log(level, text, *values)
 
     # --- the end ---
 
@@ -317,8 +320,7 @@ class ProfileManager:
             if _is_for(finish, target)
         ]
         for answer in call_targets(calls, FINISH_METHOD, self._timeout_s):
-            level = logging.INFO if answer.ok else logging.WARNING
-            self._logger.log(level, "command after the last capture: %s", answer)
+            self._log("command after the last capture: %s", answer)
 
     # --- steps ---
 
@@ -339,65 +341,57 @@ class ProfileManager:
 
     def _specs_of(self, role: Role, it: int, count: int | None) -> list[Spec]:
         if role.schedule is not None and count is not None:
-            return [
-                self._group_of_micro_batches(role, it, first, last)
-                for first, last in role.schedule.groups(count)
-            ]
+            return [self._group(role, it, *group) for group in role.schedule.groups(count)]
         if not role.discrete:
             return [self._whole_step([role], it, count)]
-        return [
-            self._spec(
-                _window_id(it, it, _function_of(role, function), number),
-                start_profile_names=[function],
-                start_iter=it,
-                start_mb=number,
-                stop_policy="ON_TRIGGER_FUNC_EXIT",
-                roles=[role.name],
-                ranks=ranks_together([role.ranks]),
-            )
+        calls = [
+            _Call(function, it, number)
             for function in role.functions
             for number in self._micro_batches(role, count)
         ]
+        return [
+            self._spec(_window_id(it, it, _function_of(role, call), call.micro_batch), [role], call)
+            for call in calls
+        ]
 
     def _whole_step(self, roles: Sequence[Role], it: int, count: int | None) -> Spec:
-        last = self._last_of(it)
-        start_mb = self._micro_batches(roles[0], count)[0] if roles[0].micro_batches else None
-        stops = self._micro_batches(roles[-1], count)
-        return self._spec(
-            _window_id(it, last, "+".join(role.name for role in roles), None),
-            start_profile_names=[roles[0].functions[0]],
-            start_iter=it,
-            start_mb=start_mb,
-            stop_policy="ON_STOP_PROFILE_NAME",
-            stop_profile_names=[roles[-1].functions[-1]],
-            stop_iter=last,
-            stop_mb=stops[-1],
-            roles=[role.name for role in roles],
-            ranks=ranks_together(role.ranks for role in roles),
-        )
+        first, last, end = roles[0], roles[-1], self._last_of(it)
+        start_mb = self._micro_batches(first, count)[0] if first.micro_batches else None
+        stop_mb = self._micro_batches(last, count)[-1]
+        window_id = _window_id(it, end, "+".join(role.name for role in roles), None)
+        start = _Call(first.functions[0], it, start_mb)
+        return self._spec(window_id, roles, start, _Call(last.functions[-1], end, stop_mb))
 
-    def _group_of_micro_batches(self, role: Role, it: int, first: int, last: int) -> Spec:
-        window_id = _window_id(it, it, role.name, first)
-        return self._spec(
-            window_id if first == last else f"{window_id}-{last}",
-            start_profile_names=[role.functions[-1]],
-            start_iter=it,
-            start_mb=first,
-            stop_policy="ON_STOP_PROFILE_NAME",
-            stop_profile_names=[role.functions[-1]],
-            stop_iter=it,
-            stop_mb=last,
-            roles=[role.name],
-            ranks=ranks_together([role.ranks]),
-        )
+    def _group(self, role: Role, it: int, first: int, last: int) -> Spec:
+        """The window of the micro-batches from the first to the last."""
+        window_id = _window_id(it, it, role.name, first) + (f"-{last}" if last > first else "")
+        function = role.functions[-1]
+        start, stop = _Call(function, it, first), _Call(function, it, last)
+        return self._spec(window_id, [role], start, stop)
 
-    def _spec(self, window_id: str, **fields: Any) -> Spec:
-        return {
+    def _spec(
+        self, window_id: str, roles: Sequence[Role], start: _Call, stop: _Call | None = None
+    ) -> Spec:
+        """Of a window from one call to another, or of one call only."""
+        spec: Spec = {
             "window_id": window_id,
-            **fields,
+            "start_profile_names": [start.function],
+            "start_iter": start.iteration,
+            "start_mb": start.micro_batch,
+            "stop_policy": "ON_TRIGGER_FUNC_EXIT",
+            "roles": [role.name for role in roles],
+            "ranks": ranks_together(role.ranks for role in roles),
             "nvtx": self._plan.nvtx,
             "backend": dict(self._plan.backend),
         }
+        if stop is not None:
+            spec |= {
+                "stop_policy": "ON_STOP_PROFILE_NAME",
+                "stop_profile_names": [stop.function],
+                "stop_iter": stop.iteration,
+                "stop_mb": stop.micro_batch,
+            }
+        return spec
 
     def _specs_for(
         self, target: Target, roles: Sequence[Role], it: int, count: int | None
@@ -417,7 +411,12 @@ class ProfileManager:
     def _micro_batches(self, role: Role, count: int | None) -> list[int | None]:
         """The chosen ones in their order, never none; [None] for functions that run once."""
         wanted = role.micro_batches
-        if count is None or wanted == () or (count == 1 and wanted is None):
+        if (
+            count is None
+            or role.schedule is not None
+            or wanted == []
+            or (count == 1 and wanted is None)
+        ):
             return [None]
         names = {"first": 0, "last": count - 1}
         chosen = range(count) if wanted is None else wanted
@@ -431,21 +430,15 @@ class ProfileManager:
             )
         return found or [count - 1]
 
-    # --- report ---
-
-    def _report(self, it: int, answers: Sequence[Acknowledgement]) -> None:
-        for answer in answers:
-            level = logging.INFO if answer.ok else logging.WARNING
-            self._logger.log(level, "capture windows of iteration %d: %s", it, answer)
-
 
 def _is_for(chosen: Role | Finish, target: Target) -> bool:
     return target.rank is None or chosen.ranks is None or target.rank in chosen.ranks
 
 
-def _function_of(role: Role, function: str) -> str:
-    """The function, with the role's name before it unless it begins so."""
-    return function if function.startswith(f"{role.name}.") else f"{role.name}.{function}"
+def _function_of(role: Role, call: _Call) -> str:
+    """Its name, with the role's name before it unless it begins so."""
+    name = call.function
+    return name if name.startswith(f"{role.name}.") else f"{role.name}.{name}"
 
 
 def _window_id(first: int, last: int, name: str, microbatch: int | None) -> str:

@@ -7,10 +7,10 @@ file can be read without OmegaConf.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ....core.extras import require
@@ -25,21 +25,30 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "actor": ("actor_compute_log_prob", "actor_update"),
 }
 
+# By the names of verl: ours, and None for what has no counterpart. Fields of the run,
+RUN = {
+    "save_path": "output_dir",
+    "profile_continuous_steps": "continuous_steps",
+    "relocate_results": None,
+}
+# of the hook, which the run and each role may have,
+HOOK = {"finish_hook_cmd": "command", "finish_hook_all_ranks": "all_ranks",
+        "finish_hook_ranks": "ranks"}  # fmt: skip
+# of a role,
+ROLE = {"all_ranks": "all_ranks", "ranks": "ranks", "relocate_results": None}
+# of a role's tool,
+TOOL = {"profile_token_start": None, "profile_token_end": None}
+# and what torch's profiler records.
+CONTENTS = {"memory": "profile_memory", "shapes": "record_shapes", "stack": "with_stack",
+            "module": "with_modules"}  # fmt: skip
+ACTIVITIES = {"cpu": ["cpu"], "cuda": ["cpu", "cuda"]}  # the last one counts
+
 _TOOLS = ("nsys", "torch", "torch_memory")
 _NOT_OURS = ("npu", "precision_debugger")
-_CONTENTS = {"memory": "profile_memory", "shapes": "record_shapes", "stack": "with_stack",
-             "module": "with_modules"}  # fmt: skip
-_ACTIVITIES = ("cpu", "cuda")
-# What has no counterpart, and what it is where nobody has set it.
-_LEFT_OUT = ("relocate_results",)
-_LEFT_OUT_OF_TOOLS = ("profile_token_start", "profile_token_end")
-_HOOK = ("finish_hook_cmd", "finish_hook_all_ranks", "finish_hook_ranks")
 _SCHEDULE = ("skip_first", "wait", "warmup", "active", "repeat")
 _WITHOUT_MINI_BATCHES = ("rollout", "ref")  # a schedule counts those of updates
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*([\w.]+)\s*(?:,(.*))?\}", re.DOTALL)
 _DEPTH_MAX = 20
-
-_logger = logging.getLogger("my_utils")
 
 
 def config_of_verl(
@@ -57,8 +66,12 @@ def config_of_verl(
         run, profilers = data, {"worker": data}
     if not isinstance(run, dict):
         raise ConfigError("this field is needed", "global_profiler", source=source)
+    tool = run.get("tool")
+    if tool in _NOT_OURS:
+        message = f"unknown tool {tool} here; there are {', '.join(_TOOLS)}"
+        raise ConfigError(message, "global_profiler.tool", source=source)
     known = FUNCTIONS if functions is None else functions
-    return _Translation(run, profilers, known, source).config()
+    return _Translation(run, profilers, known, tool).config()
 
 
 def _profilers(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -71,142 +84,111 @@ def _profilers(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from _profilers(value)
 
 
+@dataclass
 class _Translation:
-    def __init__(
-        self,
-        run: dict[str, Any],
-        profilers: dict[str, dict[str, Any]],
-        functions: Mapping[str, Sequence[str]],
-        source: str,
-    ) -> None:
-        self.run = run
-        self.profilers = profilers
-        self.functions = functions
-        self.source = source
-        self.left_out: list[str] = []
+    run: dict[str, Any]
+    profilers: dict[str, dict[str, Any]]
+    functions: Mapping[str, Sequence[str]]
+    tool: str | None
+    left_out: list[str] = field(default_factory=list)
 
     def config(self) -> dict[str, Any]:
-        tool = self._tool()
+        common = _part(self.run, "global_tool_config", self.tool)
         roles = {
-            name: self._role(name, profiler, tool)
-            for name, profiler in self._in_order()
-            if self._captures(name, profiler)
+            name: self._role(name, profiler, common)
+            for name, profiler in sorted(self.profilers.items(), key=self._place)
+            if _captures(name, profiler)
         }
-        self._note_left_out("global_profiler", self.run, _LEFT_OUT)
-        common = _part(self.run, "global_tool_config", tool)
-        self._note_left_out("global_tool_config", common, _LEFT_OUT_OF_TOOLS)
-        in_a_row = bool(self.run.get("profile_continuous_steps"))
-        if in_a_row and any("micro_batches" in role for role in roles.values()):
-            in_a_row = False
-            self.left_out.append("global_profiler.profile_continuous_steps beside a schedule")
         found = {
-            "enable": tool is not None,
-            "tool": tool or "none",
-            "output_dir": self.run.get("save_path") or "profiles",
+            "enable": self.tool is not None,
+            "tool": self.tool or "none",
             "steps": self.run.get("steps"),
-            "continuous_steps": in_a_row,
-            "options": self._options(tool, [self.profilers[name] for name in roles]),
+            **self._renamed("global_profiler", self.run, RUN),
+            "options": self._options([*roles], common),
             "finish": self._finish([*roles]),
             "roles": roles,
         }
+        self._renamed("global_tool_config", common, TOOL)
+        scheduled = any("micro_batches" in role for role in roles.values())
+        if scheduled and found.pop("continuous_steps", False):
+            self.left_out.append("global_profiler.profile_continuous_steps beside a schedule")
         if self.left_out:
             text = f"verl's {', '.join(self.left_out)} have no counterpart here and are left out"
             warn_once(f"from_verl:{text}", text)
         return found
 
-    def _tool(self) -> str | None:
-        tool = self.run.get("tool")
-        if tool in _NOT_OURS:
-            message = f"unknown tool {tool} here; there are {', '.join(_TOOLS)}"
-            raise ConfigError(message, "global_profiler.tool", source=self.source)
-        return tool
+    def _renamed(
+        self, place: str, data: dict[str, Any], names: Mapping[str, str | None]
+    ) -> dict[str, Any]:
+        """The fields that are set, by their names here; all ranks go before some."""
+        given = {name: data[name] for name in names if data.get(name)}
+        self.left_out += [f"{place}.{name}" for name in given if names[name] is None]
+        found = {ours: given[name] for name in given if (ours := names[name]) is not None}
+        if "all_ranks" in found:
+            found.pop("ranks", None)
+        return found
 
-    # --- roles ---
-
-    def _in_order(self) -> list[tuple[str, dict[str, Any]]]:
+    def _place(self, item: tuple[str, object]) -> int:
         """In the order in which the roles work in a step, as in `functions`."""
         order = [*self.functions]
-        place = {
-            name: order.index(name) if name in order else len(order) for name in self.profilers
-        }
-        return sorted(self.profilers.items(), key=lambda item: place[item[0]])
+        return order.index(item[0]) if item[0] in order else len(order)
 
-    def _captures(self, name: str, profiler: dict[str, Any]) -> bool:
-        """verl captures no rank where none is named."""
-        if not profiler.get("enable"):
-            return False
-        if not profiler.get("all_ranks") and not profiler.get("ranks"):
-            text = f"verl's role {name} is enabled and names no rank; it is left out"
-            warn_once(f"from_verl:{name}", text)
-            return False
-        return True
-
-    def _role(self, name: str, profiler: dict[str, Any], tool: str | None) -> dict[str, Any]:
-        self._note_left_out(name, profiler, _LEFT_OUT)
-        own = _part(profiler, "tool_config", tool)
-        common = _part(self.run, "global_tool_config", tool)
-        self._note_left_out(f"{name}.tool_config", own, _LEFT_OUT_OF_TOOLS)
+    def _role(self, name: str, profiler: dict[str, Any], common: dict[str, Any]) -> dict[str, Any]:
+        own = _part(profiler, "tool_config", self.tool)
         discrete = own.get("discrete")
         role: dict[str, Any] = {
             "functions": [*self.functions.get(name, (name,))],
             "discrete": bool(common.get("discrete") if discrete is None else discrete),
+            **self._renamed(name, profiler, ROLE),
+            **self._renamed(f"{name}.tool_config", own, TOOL),
         }
         schedule = own.get("schedule") or common.get("schedule") or {}
         fields = {key: schedule[key] for key in _SCHEDULE if schedule.get(key) is not None}
-        if tool == "torch" and name not in _WITHOUT_MINI_BATCHES and fields.get("active", 0) > 0:
+        has_mini_batches = self.tool == "torch" and name not in _WITHOUT_MINI_BATCHES
+        if has_mini_batches and fields.get("active", 0) > 0:
             role |= {"micro_batches": fields, "discrete": False}
-        if profiler.get("all_ranks"):
-            return {**role, "all_ranks": True}
-        return {**role, "ranks": profiler["ranks"]}
-
-    # --- the hook ---
+        return role
 
     def _finish(self, names: Sequence[str]) -> dict[str, Any] | None:
         """A role's hook is the run's where it sets none. The first one is taken."""
+        hooks = {
+            name: {one: self.profilers[name].get(one) or self.run.get(one) for one in HOOK}
+            for name in names
+        }
         chosen: dict[str, Any] | None = None
-        for name in names:
-            profiler = self.profilers[name]
-            hook = {field: profiler.get(field) or self.run.get(field) for field in _HOOK}
+        for name, hook in hooks.items():
             if chosen is None and hook["finish_hook_cmd"]:
                 chosen = hook
             elif hook != chosen and hook["finish_hook_cmd"]:
                 self.left_out.append(f"{name}.finish_hook_cmd")
-        if chosen is None:
-            return None
-        command, all_ranks, ranks = (chosen[field] for field in _HOOK)
-        if all_ranks or not ranks:
-            return {"command": command, "all_ranks": bool(all_ranks)}
-        return {"command": command, "ranks": ranks}
+        return None if chosen is None else self._renamed("", chosen, HOOK)
 
-    # --- options ---
-
-    def _options(
-        self, tool: str | None, profilers: list[dict[str, Any]]
-    ) -> dict[str, dict[str, Any]]:
+    def _options(self, names: Sequence[str], common: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """What any of the captured roles asks for: windows of a run have the same options."""
-        parts = [_part(profiler, "tool_config", tool) for profiler in profilers]
-        if tool == "torch":
+        parts = [_part(self.profilers[name], "tool_config", self.tool) for name in names]
+        options: dict[str, Any] = {}
+        if self.tool == "torch":
             contents = {one for part in parts for one in part.get("contents") or ()}
-            options: dict[str, Any] = {
-                ours: True for theirs, ours in _CONTENTS.items() if theirs in contents
-            }
-            activities = [one for one in _ACTIVITIES if one in contents]
-            if "cuda" in activities:
-                options["activities"] = [*_ACTIVITIES]  # verl always has the CPU's
-            elif activities:
-                options["activities"] = activities
-            return {"torch": options} if options else {}
-        if tool == "torch_memory":
-            entries = [part.get("trace_alloc_max_entries") for part in parts]
-            entries.append(
-                _part(self.run, "global_tool_config", tool).get("trace_alloc_max_entries")
-            )
-            most = max((int(one) for one in entries if one), default=0)
-            return {"torch_memory": {"max_entries": most}} if most else {}
-        return {}
+            options = {ours: True for theirs, ours in CONTENTS.items() if theirs in contents}
+            activities = [ours for theirs, ours in ACTIVITIES.items() if theirs in contents]
+            if activities:
+                options["activities"] = activities[-1]
+        elif self.tool == "torch_memory":
+            entries = [part.get("trace_alloc_max_entries") for part in (*parts, common)]
+            if most := max((int(one) for one in entries if one), default=0):
+                options["max_entries"] = most
+        return {self.tool: options} if self.tool and options else {}
 
-    def _note_left_out(self, place: str, data: dict[str, Any], names: Sequence[str]) -> None:
-        self.left_out += [f"{place}.{name}" for name in names if data.get(name)]
+
+def _captures(name: str, profiler: dict[str, Any]) -> bool:
+    """verl captures no rank where none is named."""
+    if not profiler.get("enable"):
+        return False
+    if not profiler.get("all_ranks") and not profiler.get("ranks"):
+        text = f"verl's role {name} is enabled and names no rank; it is left out"
+        warn_once(f"from_verl:{name}", text)
+        return False
+    return True
 
 
 def _part(data: dict[str, Any], field: str, tool: str | None) -> dict[str, Any]:
