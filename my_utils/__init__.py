@@ -12,11 +12,14 @@ PYTEST_DONT_REWRITE: pytest would warn where this was imported before it, as `my
 
 from __future__ import annotations
 
+from .core import step_requests as _step_requests
 from .core.lazy_names import lazy_names
 
 TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
-    from ._core import HookEvent as HookEvent, timer as timer
+    from collections.abc import Callable as _Callable
+
+    from ._core import HookEvent as HookEvent, Timer as _Timer, timer as timer
     from .cluster.clock_sync.synchronizer import (
         ClockSynchronizer as ClockSynchronizer,
         SocketClockSynchronizer as SocketClockSynchronizer,
@@ -91,6 +94,7 @@ if TYPE_CHECKING:
         SingletonMeta as SingletonMeta,
         get_global_logger as get_global_logger,
     )
+    from .record.model_flops import set_model_flops as set_model_flops
     from .record.stages.timers import (
         DebuggingEvent as DebuggingEvent,
         MyTimer as MyTimer,
@@ -165,6 +169,7 @@ __getattr__, __dir__ = lazy_names(
         "record.exporters.targets": ("PrometheusExporter", "TensorBoardExporter", "WandbExporter"),
         "record.log.handlers": ("FlushingFileHandler",),
         "record.log.logger": ("GlobalLogger", "SingletonMeta", "get_global_logger"),
+        "record.model_flops": ("set_model_flops",),
         "record.stages.timers": ("DebuggingEvent", "MyTimer", "NoOpMyTimer"),
         "record.timing.gathered": ("ProfiledTime",),
         "record.timing.manager": ("TimeManager", "timer_wrap"),
@@ -181,3 +186,12 @@ __getattr__, __dir__ = lazy_names(
         "utils": ("global_timer",),
     },
 )
+
+
+def _load_captures() -> _Callable[[_Timer, int], None]:
+    from .profilers.capture.on_demand.job import at_step
+
+    return at_step
+
+
+_step_requests.load = _load_captures

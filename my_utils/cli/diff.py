@@ -181,9 +181,8 @@ def _runs(chosen: CommandParser, paths: Sequence[str], quiet: bool) -> list[str]
     for path in paths:
         named += [path] if os.path.lexists(path) else sorted(glob.glob(path)) or [path]
     once: dict[str, str] = {}
-    for path, found in zip(named, found_runs("diff", named, quiet), strict=True):
-        run = found.path if len(found.paths) == 1 else path  # a folder of several hosts' folders
-        once.setdefault(os.path.realpath(run), run)
+    for found in found_runs("diff", named, quiet):
+        once.setdefault(os.path.realpath(found.folder), found.folder)
     return list(once.values())
 
 

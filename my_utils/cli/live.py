@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from ..tensors.replicas.result import ReplicasData
 
 BETWEEN_POLLS_S = 0.5
+RECENT_S = 300.0
 INTERVAL_MAX_S = 86_400.0
 
 EXIT_FINE = 0
@@ -172,7 +173,7 @@ class _Snapshots:
         self.color = wants_color(sys.stdout, arguments.no_color)
         table = functools.partial(table_lines, head="none")  # the view paints its lines itself
         self.view = View(color=self.color, group=False if arguments.all else None, table=table)
-        self.judged = Judged(arguments.logs, arguments.ranks)
+        self.judged = Judged(arguments.logs, arguments.ranks, recent_s=RECENT_S)
         self.replicas = ReplicaReader(arguments.logs)
 
     def take_confirmed(self) -> tuple[str | list[str], int]:
@@ -206,8 +207,8 @@ class _Snapshots:
         return places_by_rank(stacks) if stacks is not None else {}
 
     def above(self) -> list[str]:
-        """Whether replicas differ, and what bounds the run. Not with --hung, which asks another
-        question."""
+        """Whether replicas differ, what bounds the run, and what became of its newest minutes. Not
+        with --hung, which asks another question."""
         if self.is_hung_check:
             return []
         lines = replica_text(self.replicas.read())
@@ -215,6 +216,8 @@ class _Snapshots:
         if verdict is not None:
             judged = verdict.lines(terminal_width())
             lines += judged[:1] if verdict.status == "not judged" else judged
+        if self.judged.recent is not None:
+            lines.append(self.judged.recent.line())
         return ["", *lines] if lines else []
 
 

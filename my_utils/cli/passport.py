@@ -9,10 +9,12 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from ..core.bounded_read import describe, read_whole
+from ..core.checked_json import object_of
 from ..core.command_line import CommandParser, add_output, add_quiet, fail, parser, run_cli
 from ..core.outputs import open_output
 from ..core.printable import printable
@@ -25,9 +27,11 @@ from ..tensors.passport.file import encoded
 from ..tensors.passport.layouts import (
     Layout,
     combined,
+    megatron_layout,
     names_layout,
     packed_experts_layout,
     peft_layout,
+    transposed_layout,
 )
 from ..tensors.passport.take import torch_dtype
 from ..tensors.passport.weights import Weights, merged
@@ -35,6 +39,11 @@ from ..tensors.passport.weights import Weights, merged
 EXIT_UNREADABLE = 2
 _Data = TypeVar("_Data")
 _NAMED = {"packed-experts": packed_experts_layout, "peft": peft_layout}
+_OF_CONFIG: dict[str, Callable[[Any], Layout]] = {
+    "megatron": megatron_layout,
+    "packed-experts": packed_experts_layout,
+}
+_CONFIG_BYTES_MAX = 1 << 20
 
 
 def command_parser() -> CommandParser:
@@ -83,19 +92,34 @@ def add_reading(chosen: argparse.ArgumentParser) -> None:
         type=checked(_layout),
         metavar="RULES",
         help="OLD=NEW renames tensors, with * in both; packed-experts and peft are layouts of "
-        "transformers 5 and PEFT; repeatable",
+        "transformers 5 and PEFT; megatron:CONFIG that of Megatron's torch_dist checkpoints, with "
+        "the config.json of the model; transposed:GLOB exchanges the last two dimensions; "
+        "repeatable",
     )
 
 
 def _layout(text: str) -> Layout:
     old, equals, new = text.partition("=")
+    kind, colon, value = text.partition(":")
     if text in _NAMED:
         return _NAMED[text]()
+    if colon and kind == "transposed":
+        return transposed_layout([value])
+    if colon and kind in _OF_CONFIG:
+        return _OF_CONFIG[kind](_config(value))
     if not (old and equals):
-        raise ValueError(f"{text!r} is not OLD=NEW, nor one of {', '.join(_NAMED)}")
+        known = ", ".join((*_NAMED, *(f"{kind}:CONFIG" for kind in _OF_CONFIG), "transposed:GLOB"))
+        raise ValueError(f"{text!r} is not OLD=NEW, nor one of {known}")
     if new.count("*") > old.count("*"):
         raise ValueError(f"{text!r} has more * on the right than on the left")
     return names_layout([(old, new)])
+
+
+def _config(path: str) -> dict[str, Any]:
+    try:
+        return object_of(read_whole(path, _CONFIG_BYTES_MAX, "a config")[0])
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: {describe(error)}") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

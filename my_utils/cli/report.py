@@ -18,9 +18,9 @@ from ..core.command_line import (
     add_json,
     add_logs,
     add_output,
+    add_part,
     add_quiet,
     add_ranks,
-    add_steps,
     add_warmup,
     check_outputs,
     fail,
@@ -33,6 +33,7 @@ from ..core.printable import encoded
 from ..core.progress import Progress
 from ..core.ranges import checked
 from ..core.run_files.newest import found_logs
+from .part import chosen_part
 
 if TYPE_CHECKING:
     from ..analysis.report.analysis import Report
@@ -68,8 +69,8 @@ def command_parser() -> CommandParser:
     add("--parquet", metavar="DIR", help="all stages, partitioned by rank")
     add("--engine", choices=("local", "ray"),
         help="adds tables, for many rows; ray: on the cluster that RAY_ADDRESS names")  # fmt: skip
-    add_steps(chosen)
-    add_ranks(chosen)
+    add_part(chosen)
+    add_ranks(chosen, "show these ranks; the whole run is judged")
     add("--sync", metavar="REGEX", help="stages in which ranks wait; inferred without it")
     add_warmup(chosen, "steps at the beginning that do not count")
     add(
@@ -108,14 +109,15 @@ def _main(argv: Sequence[str] | None) -> int:
         if args.output is not None:
             check_output(args.output)
         args.logs = found_logs("report", args.logs, args.quiet)
-        verdict = _write(args)
+        args.steps, _ = chosen_part(args.logs, args)
+        verdict, figures = _write(args)
     except BrokenPipeError:
         raise
     except (OSError, ImportError, MemoryError, ValueError) as error:
         return _failed(chosen, error)
     if args.export and verdict is None:
         return fail("report", "--export needs a run that can be judged")
-    is_sent = verdict is None or export_verdict("report", verdict, args.export)
+    is_sent = verdict is None or export_verdict("report", verdict, args.export, figures)
     return 0 if is_sent else 1
 
 
@@ -129,8 +131,9 @@ def _failed(chosen: CommandParser, error: Exception) -> int:
     return fail("report", error)
 
 
-def _write(args: argparse.Namespace) -> Verdict | None:
-    """The page alone needs no pandas; all other outputs are an engine's."""
+def _write(args: argparse.Namespace) -> tuple[Verdict | None, dict[str, float]]:
+    """The verdict, and with --export the figures of the ledger. The page alone needs no pandas; all
+    other outputs are an engine's."""
     from ..analysis.replay.inputs import holds_operations
 
     tables = args.engine or args.json or args.csv or args.png or args.parquet or args.torch_trace
@@ -152,9 +155,21 @@ def _write(args: argparse.Namespace) -> Verdict | None:
         print(report.to_json())
     elif not args.quiet:
         _print(args, page)
+    figures = _of_ledger(page, report) if args.export else {}
     if page is not None:
-        return page.verdict
-    return None if report is None else report.verdict
+        return page.verdict, figures
+    return None if report is None else report.verdict, figures
+
+
+def _of_ledger(page: Page | None, report: Report | None) -> dict[str, float]:
+    from ..analysis.ledger.data import figures_of
+    from ..analysis.report.run_page import ledger_of_report
+
+    if page is not None:
+        ledger = page.ledger
+    else:
+        ledger = None if report is None else ledger_of_report(report)
+    return {} if ledger is None else figures_of(ledger)
 
 
 def _is_page(args: argparse.Namespace) -> bool:

@@ -1,6 +1,6 @@
 """`my_utils why logs`: shows what bounds a run.
 
-    my_utils why LOG_DIR… [--json] [--ranks 0,3-5] [--steps 10:20] [--hung 30]
+    my_utils why LOG_DIR… [--json] [--ranks 0,3-5] [--steps 10:20 | --since 3h] [--hung 30]
                           [--ledger] [--timeline] [-o FILE]
 
 Exit status: 0, judged, and nothing stands out; 1, the output could not be written; 2, wrong
@@ -35,9 +35,9 @@ from ..core.command_line import (
     add_json,
     add_logs,
     add_output,
+    add_part,
     add_quiet,
     add_ranks,
-    add_steps,
     add_warmup,
     check_outputs,
     fail,
@@ -51,6 +51,7 @@ from ..core.run_files.files import FLIGHTS_FOLDER
 from ..core.run_files.newest import found_logs
 from ..core.run_files.ranks import find_ranks
 from ..trace.inputs import named_by
+from .part import chosen_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def command_parser() -> CommandParser:
         [
             "my_utils why",
             "my_utils why logs --steps 100:",
+            "my_utils why logs --at 14:05",
             "my_utils why nodeA nodeB --json",
             "my_utils why operations.parquet",
         ],
@@ -97,7 +99,7 @@ def command_parser() -> CommandParser:
     add_logs(chosen)
     add_output(chosen, "write the verdict to FILE too", suffixes=tuple(_WRITERS))
     add_ranks(chosen, "show what concerns these ranks; the whole run is judged")
-    add_steps(chosen)
+    add_part(chosen, at=True)
     add_warmup(chosen, "leave out the first N steps (default: those that take longer)")
     chosen.add_argument("--hung", type=checked(parse_seconds), metavar="SECONDS",
         help="no progress for SECONDS counts as a hang (30, and five mean steps): the Python "
@@ -129,10 +131,14 @@ def _main(argv: Sequence[str] | None) -> int:
     check_outputs(chosen, args)
     logs = found_logs("why", args.logs, args.quiet)
     reader = LedgerReader()
-    verdict, timeline = answer_of(
-        logs, args.ranks, args.steps, args.warmup, reader, whole=not args.ledger
+    try:
+        steps, at = chosen_part(logs, args)
+    except ValueError as error:
+        chosen.error(str(error))
+    verdict, timeline, all_closed = answer_of(
+        logs, args.ranks, steps, args.warmup, reader, whole=not args.ledger, at=at
     )
-    hung = _find_hang(logs, args.ranks, args.hung, verdict)
+    hung = _find_hang(logs, args.ranks, args.hung, verdict, all_closed)
     whole = frozenset(name for name in ("ledger", "timeline") if getattr(args, name))
     ledger = reader.ledger(args.hung, args.ranks)
     devices = _devices(logs, verdict, "ledger" in whole)
@@ -160,14 +166,19 @@ def _devices(logs: Sequence[str], verdict: Verdict, is_asked: bool) -> list[Brea
     from ..analysis.replay.read_traces import IDLE_NOTE
 
     devices, problems = breakdowns_in(traces if is_asked else traces[:TRACES_READ])
-    verdict.notes += [one for one in problems if one != verdict.reason]
+    reason = verdict.reason or "\n"  # which ends no line
+    verdict.notes += [one for one in problems if not one.endswith(reason)]
     if devices:  # which say more of it, and of all that was recorded
         verdict.notes = [one for one in verdict.notes if not one.startswith(IDLE_NOTE)]
     return devices
 
 
 def _find_hang(
-    logs: Sequence[str], ranks: set[int] | None, after_s: float | None, verdict: Verdict
+    logs: Sequence[str],
+    ranks: set[int] | None,
+    after_s: float | None,
+    verdict: Verdict,
+    all_closed: bool,
 ) -> HungRun | None:
     """As `hang.find_hang`, whose imports take longer than the verdict on a small run. They are
     needed only where a process was in a stage when it left its last sign, or one of several did not
@@ -177,7 +188,7 @@ def _find_hang(
     folders = [path for path in named if os.path.isdir(path) and os.access(path, os.R_OK)]
     hung = None
     try:
-        found = find_ranks(folders).ranks
+        found = [] if all_closed else find_ranks(folders).ranks
         is_open = any(
             rank.state != "closed" and (rank.stack or len(found) > 1) for rank in found
         ) or any(os.path.isdir(os.path.join(folder, FLIGHTS_FOLDER)) for folder in folders)
@@ -187,7 +198,7 @@ def _find_hang(
             hung = find_hang(folders, ranks, after_s, verdict)
     except OSError:  # the verdict says which directory cannot be read
         return None
-    if hung is not None or (found and len(folders) == len(named)):
+    if hung is not None or ((found or all_closed) and len(folders) == len(named)):
         verdict.hangs = hung is not None and hung.hangs
     return hung
 

@@ -14,6 +14,7 @@ import pytest
 from my_utils.cli.table import COMMANDS, Command
 
 from ..conftest import ROOT
+from ..support.variants import gate_runs
 from .test_command import NAMES, is_there
 
 BAD = os.fsdecode(b"f\xff\xfeld")
@@ -153,7 +154,7 @@ def make_files(folder: Path) -> None:
         (files / f"{BAD}.{kind}" / f"{BAD}.{suffix}").write_text(text)
 
 
-LONG = ("demo", "diverge")  # as they import torch more than once
+IN_GATE = ("run", "why", "trace", "passport diff")
 
 
 def test_every_command_is_tried() -> None:
@@ -161,14 +162,7 @@ def test_every_command_is_tried() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(each, marks=pytest.mark.thorough) if each.words[0] in LONG else each
-        for each in COMMANDS
-    ],
-    ids=lambda each: NAMES[id(each)],
-)
+@pytest.mark.parametrize("command", gate_runs(IN_GATE, COMMANDS, lambda each: NAMES[id(each)]))
 def test_no_name_ends_a_command(command: Command, folder: Path) -> None:
     if not is_there(command):
         pytest.skip(f"my_utils {NAMES[id(command)]} cannot be imported here")

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-START_NS = 1_750_000_000_000_000_000
+from .run_csv import HEADER, START_NS
+
 SYNC = "all_reduce"
-HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 
 
 @dataclass

@@ -59,12 +59,13 @@ def _of_run(data: dict[str, Any], verdict: dict[str, Any]) -> Iterator[str]:
 def _of_waits(data: dict[str, Any]) -> Iterator[str]:
     whole = data["run"]["waited_s"]
     sums = {
-        "steps": sum(one.get("cost_s") or 0.0 for one in data["steps"]),
         "ranks that waited": sum(one["waited_s"] for one in data["ranks"]),
-        "ranks that were waited for": sum(one["cost_s"] for one in data["ranks"]),
         "hosts that waited": sum(one["waited_s"] for one in data["hosts"]),
-        "hosts that were waited for": sum(one["cost_s"] for one in data["hosts"]),
     }
+    if _has_all_ranks(data):
+        sums["steps"] = sum(one.get("cost_s") or 0.0 for one in data["steps"])
+        for name in ("ranks", "hosts"):
+            sums[f"{name} that were waited for"] = sum(one["cost_s"] for one in data[name])
     for name, total in sums.items():
         if not math.isclose(total, whole, rel_tol=SUMS, abs_tol=1e-6):
             yield f"the waits of the {name} are {total} s, of the run {whole} s"
@@ -73,6 +74,11 @@ def _of_waits(data: dict[str, Any]) -> Iterator[str]:
     named = {one["stage"] for one in data["stages"] if one["synchronises"]}
     if named - {*data["run"]["synchronising"]}:
         yield f"ranks wait in {named}, of the run in {data['run']['synchronising']}"
+
+
+def _has_all_ranks(data: dict[str, Any]) -> bool:
+    """Else it shows some of those that were judged, which wait for others, too."""
+    return bool(data["run"]["ranks"] >= data["verdict"]["judged_ranks"])
 
 
 def _of_stragglers(data: dict[str, Any], verdict: dict[str, Any]) -> Iterator[str]:
@@ -90,15 +96,18 @@ def _of_stragglers(data: dict[str, Any], verdict: dict[str, Any]) -> Iterator[st
         name = f"straggler {one['rank']} in {one['stage']}"
         if not same:
             yield f"{name}: saves {one['saved_s']} s, which no finding does"
-        if data["run"]["synchronising"] and one["cost_s"] > data["run"]["waited_s"] + 1e-6:
+        can_cost = data["run"]["synchronising"] and _has_all_ranks(data)
+        if can_cost and one["cost_s"] > data["run"]["waited_s"] + 1e-6:
             yield f"{name}: cost {one['cost_s']} s of {data['run']['waited_s']} s that ranks waited"
     listed = {(one["rank"], one["stage"]) for one in data["stragglers"]}
     listed |= {(rank, "") for rank, _ in listed}
+    shown = {one["rank"] for one in data["ranks"]}
     for one in findings:
-        is_one = len(one["ranks"]) < data["run"]["ranks"] and (
+        is_one = len(one["ranks"]) < verdict["judged_ranks"] and (
             one["kind"] in ("straggler", "slower rank")
         )
-        missing = [rank for rank in one["ranks"] if (rank, one["stage"] or "") not in listed]
+        named = shown.intersection(one["ranks"])
+        missing = [rank for rank in named if (rank, one["stage"] or "") not in listed]
         if is_one and missing:
             yield f"{one['kind']} in {one['stage']}: ranks {missing} are no stragglers"
     slow = len({one["rank"] for one in data["stragglers"]})

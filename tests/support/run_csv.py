@@ -1,5 +1,5 @@
-"""Profile CSVs as `my_utils run` records them, written row by row: stages of tag `run`, where ranks
-meet, counters, GPU times, several starts of a process."""
+"""Profile CSVs, written row by row. `RankCsv` has what `my_utils run` records: stages of tag `run`,
+where ranks meet, counters, GPU times, several starts of a process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from my_utils.trace import foreign
+
 START_NS = 1_750_000_000_000_000_000
-HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
+HEADER = foreign.HEADER.decode()
 
 Stage = tuple[str, float, float]  # name, begin and end in ms since the step's begin
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...core.run_files.copied import as_named
 from ..ledger.rows import ROWS
 from ..verdict.run_data import Matrix
 from .intervals import (
@@ -105,8 +106,8 @@ def _begun(a: Side, b: Side) -> Difference:
         runs=(len(a), len(b)),
         within=min(len(a), len(b)) < 2,
         ranks=(max(len(run.parts) for run in a), max(len(run.parts) for run in b)),
-        a_paths=tuple(run.path for run in a),
-        b_paths=tuple(run.path for run in b),
+        a_paths=as_named([run.path for run in a]),
+        b_paths=as_named([run.path for run in b]),
         notes=list(_notes(a, b)),
     )
 
@@ -169,7 +170,7 @@ def compare_files(
         with ThreadPoolExecutor(LOADED_AT_ONCE) as pool:
             first, second = (list(pool.map(load, side)) for side in named)
     except NothingToCompare as error:
-        paths = [tuple(path for path, _ in side) for side in named]
+        paths = [as_named([path for path, _ in side]) for side in named]
         return Sides(Difference("not compared", str(error), a_paths=paths[0], b_paths=paths[1]))
     one, two, notes = _by_the_same_clock(first, second)
     return Sides(_compared_by_one_clock(one, two, notes, warmup), one, two)

@@ -15,6 +15,7 @@ from ..verdict.kinds import UNTIMED
 from ..verdict.load import NothingToJudge, load_run
 from ..verdict.rank_files import SEPARATOR
 from ..verdict.run_data import Integers, Matrix, RunData
+from ..verdict.run_ranks import missing_text
 from ..verdict.warmup import warmup_of
 
 STAGES_MAX = 80
@@ -123,6 +124,9 @@ def _steps(run: RunData, renames: Mapping[str, str]) -> RunSteps:
     for at, name in enumerate(names):
         parts[..., stages.index(name)] += totals[..., at]
     parts[..., -1] = run.step_ns[:, kept] - totals.sum(2)
+    problems = list(run.problems)
+    if run.missing_ranks:
+        problems.append(f"{missing_text(run)}: put those of all hosts into one folder")
     counters = {name: values[:, kept] for name, values in run.counters.items()}
     return RunSteps(
         stages,
@@ -131,7 +135,7 @@ def _steps(run: RunData, renames: Mapping[str, str]) -> RunSteps:
         warmup_of(run.step_ns[:, kept]) if kept.any() else 0,
         {name: counters[name].max(0) for name in MEMORY if name in counters},
         {name: counters[name].sum(0) for name in ("samples", "tokens") if name in counters},
-        problems=list(run.problems),
+        problems=problems,
     )
 
 

@@ -31,6 +31,7 @@ from .events import (
     read_gpu_trace,
 )
 from .kinds import COMMUNICATION, COPIES, FILLS, KINDS, kind_of
+from .nsys import is_database, read_nsys_trace
 
 IN_OPERATORS = "idle: the host is in an operator"
 HOST_WAITS = "idle: the host waits for the device"
@@ -84,7 +85,8 @@ class Breakdown:
 
 
 def breakdowns_of(path: str) -> list[Breakdown]:
-    """Of each device that did something in a trace. Raises as `read_gpu_trace`.
+    """Of each device that did something in a trace, or in a database of Nsight Systems. Raises as
+    `read_gpu_trace` and `read_nsys_trace`.
 
     >>> import json, tempfile
     >>> kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 10, "dur": 6, "args": {}}
@@ -96,7 +98,7 @@ def breakdowns_of(path: str) -> list[Breakdown]:
     >>> found.span_ns, found.rows["matmul"], found.rows["copies"], found.copies_ns
     (8000, 6000, 2000, 4000)
     """
-    trace = read_gpu_trace(path)
+    trace = read_nsys_trace(path) if is_database(path) else read_gpu_trace(path)
     return [_breakdown(path, number, one, trace) for number, one in sorted(trace.devices.items())]
 
 

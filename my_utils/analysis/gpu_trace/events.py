@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from ...trace.chrome_json import ChromeJson
-from ..replay.operations import Ints
+from ..replay.operations import Ints, Words
 from ..replay.torch_trace import (
     IS_COLLECTIVE,
     LAUNCHES,
     ON_DEVICE,
     STEP,
-    Words,
     bounded_number,
     time_ns,
 )

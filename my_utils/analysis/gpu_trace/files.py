@@ -8,23 +8,35 @@ from typing import cast
 from ...core.reader_process import ReaderError, Readers, unpacked_bytes
 from ...trace.chrome_json import TraceFileError
 from .breakdown import Breakdown, breakdowns_of
+from .nsys import is_database
 
 BESIDE_ABOVE = 16 << 20  # bytes of JSON; fewer are read before another process is up
 
 
 def breakdowns_in(paths: Sequence[str]) -> tuple[list[Breakdown], list[str]]:
     """Those of the devices in these traces, and why others have none, a sentence each. A large
-    trace is read by a process with limits of time and memory."""
+    trace, and any database, is read by a process with limits of time and memory."""
     found: list[Breakdown] = []
     problems: list[str] = []
-    with Readers(breakdowns_of, 1, bounded=True) as readers:
+    with Readers(breakdowns_or_reason, 1, bounded=True) as readers:
         for path in paths:
             try:
-                is_large = unpacked_bytes(path) >= BESIDE_ABOVE
-                one = readers.read(path) if is_large else breakdowns_of(path)
-                found += cast("list[Breakdown]", one)
-            except TraceFileError as error:
-                problems.append(str(error))
+                is_beside = is_database(path) or unpacked_bytes(path) >= BESIDE_ABOVE
+                one = readers.read(path) if is_beside else breakdowns_or_reason(path)
+                if isinstance(one, str):
+                    problems.append(one)
+                else:
+                    found += cast("list[Breakdown]", one)
             except (OSError, ReaderError) as error:
                 problems.append(f"{path}: {error}")
     return found, problems
+
+
+def breakdowns_or_reason(path: str) -> list[Breakdown] | str:
+    """As `breakdowns_of`; or why there are none, with the path, for a file of another kind."""
+    try:
+        return breakdowns_of(path)
+    except TraceFileError as error:
+        return str(error)
+    except ValueError as error:
+        return f"{path}: {error}"

@@ -19,7 +19,7 @@ from .rank_times import RankTimes, Stays, attempt_numbers, sums_at
 from .rows import PLACES, WAITING, row_of_stage
 from .sweep import Integers
 
-_NOT_SPLIT = ("pipeline", "none")  # whose ranks do not all wait for the last one
+_PIPELINE = "pipeline"  # in whose stages ranks do not all wait for the last one
 _IN_A_STEP_MAX = 1 << 20
 
 Sheets = Sequence[dict[int, Integers]]  # of each rank, by attempt: step × row
@@ -60,12 +60,13 @@ def _inferred(
 
 def _groups(ranks: Sequence[RankTimes]) -> Iterator[tuple[str, list[int]]]:
     """Each stage with the places of the ranks that meet in it. A rank is in one group of a stage:
-    the largest."""
+    the largest. A stage with a pipeline's sends and receives is left out: each rank has others."""
+    sent = {stage for one in ranks for stage, _, kind in one.meetings if kind == _PIPELINE}
     places = {one.rank: row for row, one in enumerate(ranks)}
     members: dict[tuple[str, str], list[int]] = {}
     for one in ranks:
         for stage, text, kind in one.meetings:
-            if kind not in _NOT_SPLIT and (stage, text) not in members:
+            if kind != "none" and stage not in sent and (stage, text) not in members:
                 numbers = members_of(text) if text else tuple(places)
                 members[stage, text] = [places[number] for number in numbers if number in places]
     taken: dict[str, set[int]] = defaultdict(set)

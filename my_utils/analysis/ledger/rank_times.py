@@ -15,6 +15,7 @@ from ..verdict.device_cells import on_device, rows_with_gpu_times
 from ..verdict.kinds import kind_of_stage
 from ..verdict.rank_files import Columns, RankStages, all_same, chosen, depths_of, last_run
 from ..verdict.tracks import training_rows
+from .calls import meetings_inside
 from .rows import (
     CLOSING,
     COMPUTE,
@@ -133,12 +134,13 @@ def times_of_rank(rank: RankStages) -> RankTimes | None:
     if not len(stages["step"]) or not _is_a_span(stages["begin_ns"].min(), stages["end_ns"].max()):
         return None
     attempts, moved_ns = _processes(rank.notes)
-    stages, segments = _segments(rank, stages)
     meetings = [
         (note.pairs.get("stage", ""), note.pairs.get("members", ""), note.pairs.get("kind", ""))
         for note in rank.notes
         if note.name == "my_utils.sync"
     ]
+    meetings += meetings_inside(rank, stages)
+    stages, segments = _segments(rank, stages)
     times = RankTimes(
         rank.metadata.rank, rank.metadata.host, rank.is_automatic, int(segments.begin_ns[0]),
         int(segments.begin_ns[-1]), moved_ns, attempts, [], list(dict.fromkeys(meetings)),

@@ -13,6 +13,7 @@ from ..verdict.run_data import RunData
 from ..verdict.sync import meetings_of
 from .ledger import HUNG_S, Job, Ledger, ledger_of
 from .rank_times import RankTimes, times_of_rank
+from .recent import Recent, recent_of
 
 
 class LedgerReader:
@@ -49,6 +50,14 @@ class LedgerReader:
             self._run.gone, self._run.processes, list(_inferred(self._run)),
         )  # fmt: skip
         return ledger_of(kept, job, HUNG_S if hung_s is None else hung_s, ranks)
+
+    def recent(self, seconds: float) -> Recent | None:
+        """Of the newest steps that were read, up to so many seconds; None where there are none."""
+        if self._run is None:
+            return None
+        there = set(self._run.ranks.tolist())
+        kept = [one for one in self._ranks if one.rank in there]
+        return recent_of(kept, seconds, list(_inferred(self._run)))
 
 
 def _inferred(run: RunData) -> Iterator[tuple[str, frozenset[int]]]:

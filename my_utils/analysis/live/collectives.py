@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from ...core.reader_process import ReaderError, Readers
 from ...core.run_files.files import FLIGHTS_FOLDER
+from ...core.run_files.hosts import host_folders, with_hosts
 from ...core.run_files.state import Problem, Rank
 from .flight_files import Call, Dump, is_pickle, list_dumps, read_dump
 from .result import CallData, CauseData, FlightRecorderData, LastCallData, ProblemData
@@ -68,7 +70,7 @@ def find_collectives(
     problems: list[Problem] = []
     main = {rank.rank: rank for rank in ranks if rank.worker == 0}
     began_s = {number: rank.began_s for number, rank in main.items()}
-    for result in _read_all(list_dumps(place), processes):
+    for result in _read_all(_dumps_of_run(place), processes):
         if isinstance(result, Dump) and result.written_s + EARLIER_S < (
             began_s.get(result.rank) or 0.0
         ):
@@ -102,9 +104,20 @@ def _until_now(dump: Dump, rank: Rank | None) -> Dump:
     return dataclasses.replace(dump, written_s=max(dump.written_s, until_s))
 
 
+def _dumps_of_run(place: str) -> dict[int, str]:
+    """With those that other hosts have sent, where it is the run's own folder of dumps."""
+    found = list_dumps(place)
+    if os.path.basename(place) == FLIGHTS_FOLDER:
+        for host in host_folders(os.path.dirname(place)):
+            with contextlib.suppress(OSError):  # it has sent none, or one vanished
+                for rank, path in list_dumps(os.path.join(host, FLIGHTS_FOLDER)).items():
+                    found[rank] = max(found.get(rank, path), path, key=os.path.getmtime)
+    return found
+
+
 def dumps_in(log_dirs: Sequence[str]) -> str | None:
     """Where the run has written dumps of torch's flight recorder itself."""
-    places = (os.path.join(folder, FLIGHTS_FOLDER) for folder in log_dirs)
+    places = (os.path.join(folder, FLIGHTS_FOLDER) for folder in with_hosts(log_dirs))
     return next(filter(os.path.isdir, places), None)
 
 

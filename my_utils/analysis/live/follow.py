@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from ...profilers.capture.on_demand.command import describe_request, request_capture
+from ...core.ranges import as_ranges
+from ...profilers.capture.on_demand.channel import Folder, describe_request
+from ...profilers.capture.on_demand.control_file import Request, new_id
 from .poll import Snapshot
 from .poller import Poller
 from .screen import Extras, Screen
@@ -104,9 +106,11 @@ class Follow:
         first += [one.rank.rank for one in self.seen.waiting]
         ranks = [rank for rank in dict.fromkeys([*first, *alive]) if rank in alive]
         try:
-            request = request_capture(
-                self.seen.log_dirs[0], ranks=sorted(ranks[:CAPTURE_RANKS]), steps=CAPTURE_STEPS
-            )
+            request = Request(
+                id=new_id(), ranks=as_ranges(ranks[:CAPTURE_RANKS]), steps=CAPTURE_STEPS,
+                time=time.time(),
+            )  # fmt: skip
+            request = Folder(self.seen.log_dirs[0]).ask(request, find_step=True)
         except (OSError, ValueError) as error:
             return f"no capture: {error}"
         return describe_request(request)

@@ -10,7 +10,12 @@ import time
 from collections import deque
 from collections.abc import Collection, Sequence
 
+from ...core.run_files.hosts import with_hosts
 from ..verdict.result import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..ledger.recent import Recent
 
 BYTES_MAX = 100_000_000  # of profile CSVs: judging more holds a view up
 EVERY_S = 10.0
@@ -23,16 +28,23 @@ class Judged:
     """Needs numpy, which it imports with the first verdict. Not thread-safe.
 
     window_s: only rows of so many seconds, or of 100 steps where these take longer; None for all
-    that fits into 100 MB.
+    that fits into 100 MB. recent_s: also what became of the newest so many seconds, from the same
+    rows; None for no such line.
     """
 
     def __init__(
-        self, log_dirs: Sequence[str], ranks: Collection[int] | None, window_s: float | None = None
+        self,
+        log_dirs: Sequence[str],
+        ranks: Collection[int] | None,
+        window_s: float | None = None,
+        recent_s: float | None = None,
     ) -> None:
         self._log_dirs = log_dirs
         self._ranks = None if ranks is None else set(ranks)
         self._window_s = window_s
+        self._recent_s = recent_s
         self._verdict: Verdict | None = None
+        self.recent: Recent | None = None
         self._next_s = 0.0
         self._marks: deque[tuple[float, int, int]] = deque(maxlen=MARKS_MAX)  # when, bytes, step
 
@@ -40,17 +52,24 @@ class Judged:
         """As it was judged last; None where no rank has written a row. step: of the run now."""
         began = time.monotonic()
         if began >= self._next_s:
-            written = sum(_bytes_in(folder) for folder in self._log_dirs)
+            written = sum(_bytes_in(folder) for folder in with_hosts(self._log_dirs))
             newest = min(self._bytes_of_window(began, written, step or 0), BYTES_MAX)
-            self._verdict = self._judge(newest) if written else None
+            self._verdict, self.recent = self._judge(newest) if written else (None, None)
             took = time.monotonic() - began
             self._next_s = began + max(EVERY_S, TIMES_ITS_COST * took)
         return self._verdict
 
-    def _judge(self, newest_bytes: int) -> Verdict:
-        from ..replay.inputs import verdict_of
+    def _judge(self, newest_bytes: int) -> tuple[Verdict, Recent | None]:
+        from ..ledger.read import LedgerReader
+        from ..replay.run_answer import answer_of_run
 
-        return verdict_of(list(self._log_dirs), self._ranks, newest_bytes=newest_bytes)
+        reader = None if self._recent_s is None else LedgerReader()
+        verdict = answer_of_run(
+            self._log_dirs, self._ranks, ledger=reader, newest_bytes=newest_bytes
+        ).verdict
+        if reader is None or self._recent_s is None:
+            return verdict, None
+        return verdict, reader.recent(self._recent_s)
 
     def _bytes_of_window(self, now_s: float, written: int, step: int) -> int:
         if self._window_s is None:

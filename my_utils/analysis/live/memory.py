@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core.ranks import process_began_s
+from ...core.run_files.hosts import with_hosts
 from ...core.run_files.run_metadata import read_run_metadata
 from ...core.run_files.state import Rank
 
@@ -26,7 +27,8 @@ class Memory:
 def memory_of(rank: Rank, log_dirs: Sequence[str]) -> Memory:
     """The resident memory of the rank's process, and what torch's allocator has given out on its
     device, which the rank writes down at the end of an iteration."""
-    profiles = (os.path.join(folder, f"profile_{rank.label}.csv") for folder in log_dirs)
+    folders = with_hosts(log_dirs)
+    profiles = (os.path.join(folder, f"profile_{rank.label}.csv") for folder in folders)
     last = next((one.last_values for one in map(read_run_metadata, profiles) if one.is_there), {})
     resident = _resident(rank)
     written = _bytes(last.get("memory.rss_bytes"))

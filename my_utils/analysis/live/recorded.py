@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from ...core.ranges import members_of
+from ...core.run_files.hosts import with_hosts
 from ...core.run_files.run_metadata import read_run_metadata
 from ...core.run_files.state import NUMBERED_GROUP, Rank
 
@@ -88,11 +89,12 @@ class Recorded:
         return self._errors[key]
 
     def _paths_of(self, rank: Rank) -> list[str]:
-        return [os.path.join(folder, f"profile_rank_{rank.rank}.csv") for folder in self._log_dirs]
+        name = f"profile_rank_{rank.rank}.csv"
+        return [os.path.join(folder, name) for folder in with_hosts(self._log_dirs)]
 
 
 def _profiles(log_dirs: Sequence[str]) -> Iterator[str]:
-    for folder in log_dirs:
+    for folder in with_hosts(log_dirs):
         try:
             with os.scandir(folder) as entries:
                 names = sorted(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from ...core.ranges import as_ranges, ranges_text, ranks_text
+from ...core.run_files.copied import as_named
 from ...core.run_files.files import HEARTBEAT_SILENT_S
 from ...core.run_files.state import Rank
 from ...core.tables import table_lines
@@ -149,7 +150,7 @@ def title_text(seen: Snapshot) -> str:
         for state in ("running", "silent", "dead", "closed")
         if state in states
     ]
-    log_dirs, now = ", ".join(seen.log_dirs), time.strftime("%H:%M:%S")
+    log_dirs, now = ", ".join(as_named(seen.log_dirs)), time.strftime("%H:%M:%S")
     return f"{log_dirs}  {now}  {', '.join(counts)}".rstrip()
 
 

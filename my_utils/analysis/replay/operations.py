@@ -17,6 +17,15 @@ Flags: TypeAlias = npt.NDArray[Any]  # of bools
 
 TOGETHER, SEND, RECEIVE = 0, 1, 2  # the sides of a meeting
 WIDTH_MAX = 1 << 40  # of a column whose numbers are counted as they are
+END = "end of step"  # the name of a row that marks where a step ends
+
+
+class Words(dict[Any, int]):
+    """Numbers for words, in the order in which they come."""
+
+    def __missing__(self, word: Any) -> int:
+        self[word] = len(self)
+        return self[word]
 
 
 @public("my_utils.analysis.why")

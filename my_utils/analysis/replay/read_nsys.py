@@ -92,9 +92,9 @@ def read_database(path: str) -> tuple[dict[str, Ints], list[str], list[str]] | s
     the names that are numbered there; and notes. Or why nothing is read."""
     notes: list[str] = []
     try:
-        with _opened(path) as database:
+        with opened_database(path) as database:
             rows, names = _kernels(path, database, notes)
-            steps = _steps(database)
+            steps = step_ranges(database)
         rows["step"] = _numbered(rows, steps, names, notes)
     except sqlite3.Error as error:
         return f"not an export of Nsight Systems: {error}"
@@ -104,11 +104,12 @@ def read_database(path: str) -> tuple[dict[str, Ints], list[str], list[str]] | s
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[sqlite3.Connection]:
+def opened_database(path: str, tables: Sequence[str] = TABLES) -> Iterator[sqlite3.Connection]:
+    """To read these tables alone. Raises ValueError where one of them may have no end."""
     uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROW_BYTES_MAX)
-        for table in TABLES:
+        for table in tables:
             _check_plain(database, table)
         yield database
 
@@ -129,7 +130,7 @@ def _check_plain(database: sqlite3.Connection, table: str) -> None:
         raise ValueError(f"not an export of Nsight Systems: {table} {reason}")
 
 
-def _columns_of(database: sqlite3.Connection, table: str) -> set[str]:
+def columns_of(database: sqlite3.Connection, table: str) -> set[str]:
     return {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
 
 
@@ -138,14 +139,14 @@ def _kernels(
 ) -> tuple[dict[str, Ints], list[str]]:
     """All kernels in the order of their begins, and their names; device and process are those of
     the database."""
-    of_kernels = _columns_of(database, KERNELS)
-    process = _number("globalPid") if "globalPid" in of_kernels else "0"
-    correlation = _number("correlationId") if "correlationId" in of_kernels else "-1"
+    of_kernels = columns_of(database, KERNELS)
+    process = as_number("globalPid") if "globalPid" in of_kernels else "0"
+    correlation = as_number("correlationId") if "correlationId" in of_kernels else "-1"
     is_whole = " AND ".join(map(WHOLE.format, NEEDED))
-    rows = _table(
+    rows = whole_rows(
         database,
-        f"SELECT deviceId, streamId, {_number('shortName')}, start, end, {correlation}, {process}, "
-        f"{is_whole} FROM {KERNELS}",
+        f"SELECT deviceId, streamId, {as_number('shortName')}, start, end, {correlation}, "
+        f"{process}, {is_whole} FROM {KERNELS}",
         8,
     )
     kept = rows[:, 7] > 0
@@ -157,26 +158,26 @@ def _kernels(
     rows = rows[np.argsort(rows[:, 3], kind="stable")]
     device, lane, word, begin, end, correlation_id, of_process = rows[:, :7].T
     launch = _launches(database, correlation_id, of_process if process != "0" else None, begin)
-    name, names = _names(database, word)
+    name, names = names_of(database, word)
     start = _session_start(database)
     columns = {"device": device, "lane": lane, "name": name, "begin": begin + start,
                "end": end + start, "launch": launch + start, "process": of_process}  # fmt: skip
     return columns, names
 
 
-def _number(column: str) -> str:
+def as_number(column: str) -> str:
     """What is there as a number, -1 where it is none."""
     return f"CASE typeof({column}) WHEN 'integer' THEN {column} ELSE -1 END"
 
 
-def _table(database: sqlite3.Connection, query: str, width: int) -> Ints:
+def whole_rows(database: sqlite3.Connection, query: str, width: int) -> Ints:
     """The rows of a query; 0 in columns that hold no whole numbers."""
     rows = (tuple(one if type(one) is int else 0 for one in row) for row in database.execute(query))
     found: Ints = np.fromiter(rows, np.dtype((np.int64, width)))
     return found
 
 
-def _names(database: sqlite3.Connection, words: Ints) -> tuple[Ints, list[str]]:
+def names_of(database: sqlite3.Connection, words: Ints) -> tuple[Ints, list[str]]:
     """Which name each has, and all names, in the order in which they come."""
     wanted, first, places = np.unique(words, return_index=True, return_inverse=True)
     texts: dict[int, str] = dict.fromkeys(wanted[np.argsort(first)].tolist(), "None")
@@ -185,21 +186,30 @@ def _names(database: sqlite3.Connection, words: Ints) -> tuple[Ints, list[str]]:
             texts[number] = str(text)
     names: dict[str, int] = {}
     numbers = {one: names.setdefault(text, len(names)) for one, text in texts.items()}
-    return np.array([numbers[one] for one in wanted.tolist()])[places], list(names)
+    return np.array([numbers[one] for one in wanted.tolist()], np.int64)[places], list(names)
 
 
 def _launches(
     database: sqlite3.Connection, correlation: Ints, process: Ints | None, begin: Ints
 ) -> Ints:
-    """When each kernel was launched, by the last call with its number before it began, or else the
-    first one; its begin where there is none. A graph is one call for many kernels."""
-    if not {"correlationId", "globalTid", "start"} <= _columns_of(database, LAUNCHES):
+    """When each kernel was launched; its begin where no call is known. A graph is one call for many
+    kernels."""
+    if not {"correlationId", "globalTid", "start"} <= columns_of(database, LAUNCHES):
         return begin
     is_whole = " AND ".join(map(WHOLE.format, ("correlationId", "start", "globalTid")))
-    calls = _table(
+    calls = whole_rows(
         database, f"SELECT correlationId, start, {PROCESS} FROM {LAUNCHES} WHERE {is_whole}", 3
     )
-    calls = calls[np.lexsort((calls[:, 1], calls[:, 2], calls[:, 0]))]
+    place = launch_places(calls, correlation, process, begin)
+    return np.where(place >= 0, np.append(calls[:, 1], 0)[place], begin)
+
+
+def launch_places(calls: Ints, correlation: Ints, process: Ints | None, begin: Ints) -> Ints:
+    """The row of the call that launched each kernel, by the last one with its number before it
+    began, or else the first one; -1 where there is none. calls: number, time and process. process:
+    of the kernels, None where it is not known."""
+    order = np.lexsort((calls[:, 1], calls[:, 2], calls[:, 0]))
+    calls = calls[order]
     count = len(calls)
     of_process = np.zeros(len(begin), np.int64) if process is None else process
     of_calls = np.zeros(count, np.int64) if process is None else calls[:, 2]
@@ -210,7 +220,7 @@ def _launches(
     first[same[:count][::-1]] = np.arange(count)[::-1]
     last = _last_before(same[:count], calls[:, 1], same[count:], begin)
     place = np.where(last >= 0, last, first[same[count:]])
-    return np.where(place >= 0, np.append(calls[:, 1], 0)[place], begin)
+    return np.where(place >= 0, np.append(order, 0)[place], -1)
 
 
 def _last_before(of: Ints, at: Ints, whose: Ints, moments: Ints) -> Ints:
@@ -230,15 +240,15 @@ def _last_before(of: Ints, at: Ints, whose: Ints, moments: Ints) -> Ints:
 
 def _session_start(database: sqlite3.Connection) -> int:
     """What makes the times of several databases those of one clock; 0 where it is not there."""
-    if "utcEpochNs" not in _columns_of(database, "TARGET_INFO_SESSION_START_TIME"):
+    if "utcEpochNs" not in columns_of(database, "TARGET_INFO_SESSION_START_TIME"):
         return 0
     row = database.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
     return row[0] if row and isinstance(row[0], int) and 0 < row[0] < NUMBER_MAX else 0
 
 
-def _steps(database: sqlite3.Connection) -> dict[tuple[int, int], tuple[int, int]]:
+def step_ranges(database: sqlite3.Connection) -> dict[tuple[int, int], tuple[int, int]]:
     """By process and number of the step: when it begins and ends on the host."""
-    if not {"start", "end", "text", "textId", "globalTid"} <= _columns_of(database, "NVTX_EVENTS"):
+    if not {"start", "end", "text", "textId", "globalTid"} <= columns_of(database, "NVTX_EVENTS"):
         return {}
     shift = _session_start(database)
     found: dict[tuple[int, int], tuple[int, int]] = {}

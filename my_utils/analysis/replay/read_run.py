@@ -15,8 +15,7 @@ from itertools import zip_longest
 import numpy as np
 
 from ..verdict.recorded_rank import Call, RecordedRank
-from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations, numbers_of
-from .torch_trace import END, Words
+from .operations import END, RECEIVE, SEND, TOGETHER, Ints, Operations, Words, numbers_of
 
 SIDES = {"send": SEND, "recv": RECEIVE}
 AT_ONCE_NS = 500_000  # from a call to its wait: so soon the caller blocks

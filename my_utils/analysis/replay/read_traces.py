@@ -12,9 +12,9 @@ from typing import cast
 import numpy as np
 
 from ...core.reader_process import ReaderError, Readers, unpacked_bytes
-from .operations import SEND, TOGETHER, Ints, Operations
+from .operations import SEND, TOGETHER, Ints, Operations, Words
 from .table_files import number_meetings
-from .torch_trace import COLLECTIVES, TraceRows, Words, read_trace
+from .torch_trace import COLLECTIVES, TraceRows, read_trace
 
 POOL_ABOVE = 16 << 20  # bytes of JSON; fewer are read before other processes are up
 POOL_MAX = 16  # processes, of 80 MB each with a small trace

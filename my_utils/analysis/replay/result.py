@@ -16,6 +16,7 @@ from ..verdict.result import (
     Verdict,
     VerdictData,
 )
+from ..verdict.utilisation import ModelFlops  # noqa: F401 - in an annotation that is inherited
 from .slowdown import Slowdown
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...core.ranges import ranks_text
 from ...core.units import count_text, time_text
 from ..verdict.text import causes_line, ending_lines, wrapped
+from ..verdict.utilisation import utilisation_text
 from .suspects import FREE
 
 if TYPE_CHECKING:
@@ -154,6 +155,8 @@ def _foot(verdict: ReplayVerdict) -> str:
     if verdict.slowdown is not None:
         ideal = time_text(verdict.slowdown.ideal_ns * 1e-6)
         parts.append(f"{verdict.slowdown.factor:.2f} x the ideal of {ideal}")
+    computed = utilisation_text(verdict.model_flops, verdict.step_ns)
+    parts += [computed] if computed else []
     if verdict.inferred:
         parts.append(f"meetings inferred: {', '.join(verdict.inferred)}")
     return GAP.join(parts)

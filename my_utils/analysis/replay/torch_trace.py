@@ -25,11 +25,10 @@ import numpy as np
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.chrome_json import ChromeJson, TraceFileError, number_within
 from ..verdict.kinds import kind_of_stage
-from .operations import RECEIVE, SEND, TOGETHER, Flags, Ints
+from .operations import END, RECEIVE, SEND, TOGETHER, Flags, Ints, Words
 from .spans import Spans
 
 STEP = "ProfilerStep#"
-END = "end of step"
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_HOST = ("cpu_op", "user_annotation")
 LAUNCHES = ("_runtime", "_driver")  # cuda_runtime, xpu_runtime, ...
@@ -51,14 +50,6 @@ INPUT = "input"
 FRAME_LEAST = 0.95  # of a step
 LOADER = "enumerate(DataLoader)"  # as torch names the wait for a batch
 LOADS_HERE = "_SingleProcessDataLoaderIter"  # with num_workers=0
-
-
-class Words(dict[Any, int]):
-    """Numbers for words, in the order in which they come."""
-
-    def __missing__(self, word: Any) -> int:
-        self[word] = len(self)
-        return self[word]
 
 
 @dataclass

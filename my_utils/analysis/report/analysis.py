@@ -22,6 +22,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import operator
 import os
@@ -43,7 +44,7 @@ from ...core.outputs import open_output
 from ...core.printable import encoded
 from ...core.public import public
 from ...core.tables import csv_table, table_lines
-from ..replay.inputs import Answer
+from ..replay.run_answer import Answer
 from ..timeline.timeline import Timeline
 from ..verdict.device import by_the_device
 from ..verdict.load import NothingToJudge
@@ -51,7 +52,7 @@ from ..verdict.quantiles import median
 from ..verdict.rank_cells import EVER, RankCells, for_the_verdict
 from ..verdict.rank_files import find_rank_files
 from ..verdict.result import Verdict
-from ..verdict.run_data import RunData
+from ..verdict.run_data import Integers, RunData
 from ..verdict.run_ranks import RunRanks, ranks_of_run
 from ..verdict.slow_ranks import why_not_tested
 from . import tables
@@ -59,7 +60,7 @@ from .cells import Cells
 from .changes import StageChange, changes_of_stages
 from .data import RunFigures
 from .figures import Heat, heat_of, write_figures
-from .judged import Source, judged_of, meetings_in, sync_pattern
+from .judged import NONE_ASKED_FOR, Source, judged_of, meetings_in, rows_shown, sync_pattern
 from .load import PURPOSE, problems_of_report, read_ranks
 from .on_ray import read_ranks_on_ray
 from .overlap import overlap_of
@@ -252,7 +253,7 @@ def analyze(
     Args:
         paths: log directories, CSVs, journals or globs of them; one or several. Ranks are compared
             by durations, so that their clocks need not agree.
-        ranks: only these; all by default.
+        ranks: only these are shown; all by default. The run is read and judged whole.
         steps: only these, a half-open range (10, 20); all by default.
         engine: "local" reads here, "ray" on the cluster that the process is connected to or that
             RAY_ADDRESS names. The cluster must see the same paths; the results are equal.
@@ -292,50 +293,61 @@ def analyze(
 
 
 def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Report:
-    file_sets, problems = find_rank_files(paths, options.ranks)
-    if not file_sets:
-        raise ReportError("\n".join(problems) or "no rank of the input is among those asked for")
+    file_sets, problems = find_rank_files(paths)
+    wanted = None if options.ranks is None else frozenset(options.ranks)
+    shown = [one for one in file_sets if wanted is None or one.rank in wanted]
+    numbers = {one.rank for one in shown}
+    others = [one for one in file_sets if one.rank not in numbers]
+    if not shown:
+        raise ReportError("\n".join(problems) or NONE_ASKED_FOR)
     read_all = read_ranks_on_ray if options.engine == "ray" else read_ranks
+    steps = options.steps or EVER
     with contextlib.closing(Cells(options.memory_limit)) as cells:
         read: list[RankCells] = []
-        for one in read_all(file_sets, options.steps or EVER, options.parquet):
-            cells.add(one)
+        parts = (shown, options.parquet), (others, None)
+        each = (read_all(part, steps, parquet) for part, parquet in parts if part)
+        for one in itertools.chain.from_iterable(each):
+            if one.metadata.rank in numbers:
+                cells.add(one)
             read.append(for_the_verdict(one))
             if options.on_progress is not None:
                 options.on_progress(len(read), len(file_sets))
         ranks = ranks_of_run(read)
-        cells.keep(ranks.kept, options.steps or EVER, ranks.lost)
-        wanted = None if options.ranks is None else frozenset(options.ranks)
+        there = [one for one in ranks.kept if one.metadata.rank in cells.of_ranks]
+        cells.keep(there, steps, ranks.lost)
         names = tuple(os.fspath(path) for path in paths)
         source = Source(names, wanted, options.steps, options.warmup, options.sync)
         try:
             run, answer = judged_of(source, ranks, problems)
         except NothingToJudge as error:
             raise ReportError(str(error)) from error
-        problems = [*problems, *problems_of_report(run, ranks, options.ranks), *run.problems]
-        report = _report(cells, ranks, run, answer)
+        problems = [*problems, *problems_of_report(run, ranks), *run.problems]
+        report = _report(cells, ranks, run, answer, rows_shown(run, wanted))
     report.overlap = overlap_of(options.torch_traces)
     report.problems, report.source = list(dict.fromkeys(problems)), source
     return report
 
 
-def _report(cells: Cells, ranks: RunRanks, run: RunData, answer: Answer) -> Report:
-    verdict, timeline = answer
+def _report(cells: Cells, ranks: RunRanks, run: RunData, answer: Answer, shown: Integers) -> Report:
+    """shown: rows of the run, which is judged whole."""
+    verdict, timeline, _ = answer
     run = by_the_device(run) or run
     metadata = {one.metadata.rank: one.metadata for one in ranks.kept}
     warmup = verdict.warmup if verdict.warmup < len(run.steps) else 0  # show what there is
     meetings = meetings_in(run, warmup)
     waits = waits_of(run, meetings, warmup)
-    stragglers = stragglers_of(run, verdict, waits)
+    numbers = set(run.ranks[shown].tolist())
+    stragglers = [one for one in stragglers_of(run, verdict, waits) if one.rank in numbers]
     slow = sorted({one.rank for one in stragglers})
-    wait_table = tables.wait_table(run, waits)
-    rank_table = tables.rank_table(run, waits, warmup, metadata)
+    wait_table = tables.wait_table(run, waits, shown)
+    rank_table = tables.rank_table(run, waits, warmup, metadata).iloc[shown]
+    rank_table = rank_table.reset_index(drop=True)
     return Report(
-        run=_run_figures(run, waits, warmup),
+        run=_run_figures(run, waits, warmup, shown),
         stragglers=stragglers,
         stages=tables.stage_table(cells, waits),
         stages_by_rank=tables.stages_by_rank(cells),
-        steps=tables.step_table(run, meetings, wait_table),
+        steps=tables.step_table(run, meetings, wait_table, shown),
         waits=wait_table,
         ranks=rank_table,
         hosts=tables.host_table(rank_table, slow),
@@ -343,15 +355,15 @@ def _report(cells: Cells, ranks: RunRanks, run: RunData, answer: Answer) -> Repo
         changes=changes_of_stages(run, warmup, timeline or Timeline(), verdict.findings),
         overlap=rank_table.iloc[:0],
         problems=[],
-        heat=heat_of(run, meetings, stragglers),
+        heat=heat_of(run, meetings, stragglers, shown),
         verdict=verdict,
     )
 
 
-def _run_figures(run: RunData, waits: RunWaits, warmup: int) -> RunFigures:
-    step_ns = float(median(run.step_ns[:, warmup:]))
+def _run_figures(run: RunData, waits: RunWaits, warmup: int, shown: Integers) -> RunFigures:
+    step_ns = float(median(run.step_ns[shown, warmup:]))
     return {
-        "ranks": len(run.ranks),
+        "ranks": len(shown),
         "steps": len(run.steps),
         "first_step": int(run.steps[0]),
         "last_step": int(run.steps[-1]),
@@ -359,6 +371,6 @@ def _run_figures(run: RunData, waits: RunWaits, warmup: int) -> RunFigures:
         "step_ms": None if np.isnan(step_ns) else round(step_ns * 1e-6, 6),
         "duration_s": round(float(np.nanmax(run.ends) - np.nanmin(run.begins)) * 1e-9, 9),
         "synchronising": waits.stages,
-        "waited_s": round(float(waits.waited_ns.sum()) * 1e-9, 9),
+        "waited_s": round(float(waits.waited_ns[shown].sum()) * 1e-9, 9),
         "not_judged": why_not_tested(run, warmup),
     }

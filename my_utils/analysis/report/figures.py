@@ -48,20 +48,21 @@ class Heat:
         return same_fields(self, other)
 
 
-def heat_of(run: RunData, meetings: Meetings, stragglers: list[Straggler]) -> Heat:
-    """Of the stage of the most expensive straggler; without one, of all but what ranks wait in."""
+def heat_of(run: RunData, meetings: Meetings, stragglers: list[Straggler], shown: Integers) -> Heat:
+    """Of the stage of the most expensive straggler; without one, of all but what ranks wait in.
+    shown: rows of the run."""
     stage = stragglers[0].stage if stragglers else ""
     if stage in run.stages:
         took = taken_ns(run, run.stages.index(stage))
     else:
         stage, took = "", busy_ns(run, meetings)
-    excess = over_peers(took, meetings) * 1e-6
-    rows = _firsts(len(run.ranks), RANKS_MAX)
+    excess = over_peers(took, meetings)[shown] * 1e-6
+    rows = _firsts(len(shown), RANKS_MAX)
     columns = _firsts(len(run.steps), STEPS_MAX)
     filled = np.where(np.isfinite(excess), excess, -np.inf)
     small = np.maximum.reduceat(np.maximum.reduceat(filled, rows, axis=0), columns, axis=1)
     small[np.isinf(small)] = np.nan
-    return Heat(stage, run.ranks[rows], run.steps[columns], small)
+    return Heat(stage, run.ranks[shown][rows], run.steps[columns], small)
 
 
 def _firsts(count: int, most: int) -> Integers:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from ..replay.inputs import Answer, answer_on
-from ..verdict.load import load_run, run_of
+from ..replay.run_answer import Answer, answer_on
+from ..verdict.load import NothingToJudge, load_run, run_of
 from ..verdict.rank_files import RankStages
 from ..verdict.result import Verdict
-from ..verdict.run_data import RunData, SyncPoint
-from ..verdict.run_ranks import RunRanks
+from ..verdict.run_data import Integers, RunData, SyncPoint
+from ..verdict.run_ranks import RunRanks, ranks_have
+from ..verdict.shown import about
 from ..verdict.sync import Meetings, meetings_of
+
+NONE_ASKED_FOR = "no rank of the input is among those asked for"
 
 
 class Source(NamedTuple):
-    """What a report is read from: the arguments of `analyze` that choose it."""
+    """What a report is read from, and of which ranks it is: the arguments of `analyze`."""
 
     paths: tuple[str, ...]
     ranks: frozenset[int] | None = None
@@ -31,15 +34,37 @@ class Source(NamedTuple):
 def judged(
     source: Source, on_rank: Callable[[RankStages], None] | None = None
 ) -> tuple[RunData, Answer]:
-    """Reads and judges it. on_rank: called with the rows of each rank, by several threads. Raises
-    NothingToJudge, a ValueError, where no rank can be read."""
-    return _judged(load_run(source.paths, source.ranks, source.steps, on_rank=on_rank), source)
+    """Reads and judges it whole; the verdict is what of it concerns the source's ranks. on_rank:
+    called with the rows of each rank, by several threads. Raises NothingToJudge, a ValueError,
+    where none of these ranks can be read."""
+    return _judged(load_run(source.paths, None, source.steps, on_rank=on_rank), source)
 
 
 def judged_of(source: Source, ranks: RunRanks, problems: Sequence[str]) -> tuple[RunData, Answer]:
-    """The same of ranks of the source that have been read, whose cells are used up. problems: what
-    was wrong with their files. Raises NothingToJudge, a ValueError, where no rank has a stage."""
-    return _judged(run_of(ranks, problems, source.paths, source.ranks, source.steps), source)
+    """The same of all ranks, which have been read, and whose cells are used up. problems: what was
+    wrong with their files."""
+    return _judged(run_of(ranks, problems, source.paths, None, source.steps), source)
+
+
+def rows_shown(run: RunData, ranks: Collection[int] | None) -> Integers:
+    """The rows of these ranks, of all for None."""
+    wanted = run.ranks if ranks is None else sorted(ranks)
+    rows: Integers = np.flatnonzero(np.isin(run.ranks, wanted))
+    return rows
+
+
+def of_rows(run: RunData, rows: Integers) -> RunData:
+    """The ranks in these rows, without what only a judge of the run needs."""
+    if len(rows) == len(run.ranks):
+        return run
+    hosts = [run.hosts[row] for row in rows.tolist()] if len(run.hosts) else []
+    counters = {name: values[rows] for name, values in run.counters.items()}
+    return replace(
+        run, ranks=run.ranks[rows], hosts=hosts, begins=run.begins[rows], ends=run.ends[rows],
+        totals=run.totals[rows], step_begins=run.step_begins[rows], step_ns=run.step_ns[rows],
+        peers=None if run.peers is None else run.peers[rows], counters=counters,
+        gpu=None, begins_anew=None, longest_ns=None, ready=None, recorded=(),
+    )  # fmt: skip
 
 
 def judged_steps(run: RunData, verdict: Verdict) -> RunData:
@@ -67,7 +92,15 @@ def _judged(run: RunData, source: Source) -> tuple[RunData, Answer]:
     if source.sync is not None:
         named = (stage for stage in run.stages if source.sync.search(stage))
         run.sync_points = [SyncPoint(stage) for stage in named]
-    return run, answer_on(run, source.warmup)
+    answer = answer_on(run, source.warmup)
+    if source.ranks is None:
+        return run, answer
+    there = run.ranks.tolist()
+    if source.ranks.isdisjoint(there):
+        raise NothingToJudge(NONE_ASKED_FOR)
+    if unknown := [one for one in source.ranks.difference(there) if one >= run.world_size]:
+        run.problems = [*run.problems, f"{ranks_have(unknown)} no files"]
+    return run, answer._replace(verdict=about(answer.verdict, source.ranks, there))
 
 
 def sync_pattern(text: str | None) -> re.Pattern[str] | None:

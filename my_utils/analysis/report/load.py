@@ -57,12 +57,10 @@ def _write_parquet(rank: RankStages, folder: str) -> None:
         parquet.write_table(table, file)
 
 
-def problems_of_report(run: RunData, ranks: RunRanks, wanted: set[int] | None) -> Iterator[str]:
-    """Those of a verdict, and ranks that ended early or have older runs in their files. wanted: the
-    ranks that were asked for, None for all."""
+def problems_of_report(run: RunData, ranks: RunRanks) -> Iterator[str]:
+    """Those of a verdict, and ranks that ended early or have older runs in their files."""
     size = max((one.metadata.world_size for one in ranks.read), default=0)
-    all_ranks = range(min(size, WORLD_SIZE_MAX))  # a larger one is damage
-    yield from problems_of(ranks, all_ranks if wanted is None else wanted)
+    yield from problems_of(ranks, range(min(size, WORLD_SIZE_MAX)))  # a larger one is damage
     if stopped := run.ranks[last_steps(run) < run.steps[-1]].tolist():
         end = run.steps[-1]
         yield f"{ranks_text(stopped, RANGES_NAMED)} ended before step {end}, the last of the run"

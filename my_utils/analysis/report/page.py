@@ -7,7 +7,7 @@ import os
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from ..pages.tables import Table
 from ..verdict.waits import waits_by_stage
 from .bars import WAIT_COLOUR, mean_step, rank_bars, row_means
 from .curves import curves_of
-from .judged import judged_steps
+from .judged import judged_steps, of_rows
 from .ledger_bars import ledger_bars, ledger_legend, ledger_table
 from .page_tables import host_table, rank_table, stage_table
 from .parts import part_bars
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..ledger.ledger import Ledger
     from ..timeline.timeline import Timeline
     from ..verdict.result import Verdict
-    from ..verdict.run_data import Matrix, RunData
+    from ..verdict.run_data import Integers, Matrix, RunData
     from .flames import Flames
     from .worst_step import WorstStep
 
@@ -77,6 +77,15 @@ class Page:
     ledger: Ledger | None = None
     timeline: Timeline | None = None
     viewer: str = VIEWER
+
+    def of_rows(self, rows: Integers) -> Page:
+        """With the ranks in these rows alone; what they waited is known from all."""
+        if len(rows) == len(self.run.ranks):
+            return self
+        found = replace(self, run=of_rows(self.run, rows))
+        found.judged = of_rows(self.judged, rows)
+        found.waits = {stage: waited[rows] for stage, waited in self.waits.items()}
+        return found
 
     @cached_property
     def judged(self) -> RunData:

@@ -20,15 +20,18 @@ from ..replay.operations import Floats, Ints, Operations
 from ..verdict.device import by_the_device
 from ..verdict.load import NothingToJudge
 from ..verdict.rank_files import RankStages, find_rank_files, last_run, read_rank
+from ..verdict.result import Verdict
 from ..verdict.run_data import Matrix, RunData, SyncPoint
+from ..verdict.shown import about
 from ..verdict.waits import meeting_stages
 from .flames import Profiled
-from .judged import Source, judged, meetings_in
+from .judged import NONE_ASKED_FOR, Source, judged, meetings_in, rows_shown
 from .page import Page, PageTrace
 from .page_tables import finding_table, tables_of
 from .worst_step import WorstStep, spans_of
 
 if TYPE_CHECKING:
+    from ..ledger.ledger import Ledger
     from .analysis import Report
     from .page import StepTrace
 
@@ -52,14 +55,14 @@ def page_of(source: Source) -> Page:
         profiled.take(rank)
         reader.add(rank)
 
-    run, (verdict, timeline) = judged(source, take)
+    run, (verdict, timeline, _) = judged(source, take)
     reader.choose(run)
     run = by_the_device(run) or run
     meet = meeting_stages(run, meetings_in(run, verdict.warmup))
-    page = Page(run, verdict, meet, timeline=timeline)
+    page = Page(run, verdict, meet, timeline=timeline).of_rows(rows_shown(run, source.ranks))
     page.tables = [finding_table(verdict.findings)]
     page.flames = profiled.flames()
-    page.ledger = reader.ledger()
+    page.ledger = reader.ledger(ranks=source.ranks)
     column = _worst_column(page)
     if column is not None:
         chosen, step = _ranks_beside(page, column), int(page.judged.steps[column])
@@ -70,15 +73,20 @@ def page_of(source: Source) -> Page:
 
 def _page_of_operations(source: Source) -> Page:
     try:
-        operations = chosen_operations(source.paths, source.ranks, source.steps)
+        operations = chosen_operations(source.paths, None, source.steps)
     except (OSError, ValueError, ImportError) as error:
         raise NothingToJudge(str(error)) from error
     if not len(operations):
-        raise NothingToJudge("no operations of these ranks and steps")
-    verdict = judge_operations(operations, source.paths, source.warmup)
+        raise NothingToJudge("no operations of these steps")
+    verdict: Verdict = judge_operations(operations, source.paths, source.warmup)
     run = run_of_operations(operations)
+    rows = rows_shown(run, source.ranks)
+    if not len(rows):
+        raise NothingToJudge(NONE_ASKED_FOR)
+    if source.ranks is not None:
+        verdict = about(verdict, source.ranks, run.ranks.tolist())
     meet = [point.stage for point in run.sync_points or ()]
-    return Page(run, verdict, meet, tables=[finding_table(verdict.findings)])
+    return Page(run, verdict, meet, tables=[finding_table(verdict.findings)]).of_rows(rows)
 
 
 def page_of_report(report: Report, links: dict[int, StepTrace] | None = None) -> Page:
@@ -90,6 +98,14 @@ def page_of_report(report: Report, links: dict[int, StepTrace] | None = None) ->
     return page
 
 
+def ledger_of_report(report: Report) -> Ledger | None:
+    """Of the files that were analysed, which are read once more; None where they have none."""
+    reader = LedgerReader()
+    run, _ = judged(report.source, reader.add)
+    reader.choose(run)
+    return reader.ledger(ranks=report.source.ranks)
+
+
 def _worst_column(page: Page) -> int | None:
     """The judged step that took the ranks longest. None where steps are counted through several
     attempts: their numbers are not the files'."""
@@ -98,8 +114,9 @@ def _worst_column(page: Page) -> int | None:
 
 
 def _ranks_beside(page: Page, column: int) -> list[int]:
-    """The ranks that are named, then those that waited longest in the step."""
-    named = [rank for one in page.verdict.findings[:1] for rank in one.ranks[:1]]
+    """The rank that is named, if it is shown, then those that waited longest in the step."""
+    there = set(page.run.ranks.tolist())
+    named = [rank for one in page.verdict.findings[:1] for rank in one.ranks[:1] if rank in there]
     waits = page.waited[:, column]
     if not named:
         named = [int(page.run.ranks[int(np.argmin(waits))])]

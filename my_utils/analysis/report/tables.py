@@ -27,10 +27,11 @@ WAIT_COLUMNS = {
 }  # fmt: skip
 
 
-def wait_table(run: RunData, waits: RunWaits) -> pd.DataFrame:
-    """A row a step and group of ranks that met in a stage."""
+def wait_table(run: RunData, waits: RunWaits, rows: Integers) -> pd.DataFrame:
+    """A row a step and group of ranks that met in a stage, of groups that have one of these."""
     pandas = require("pandas", PURPOSE)
-    parts = [_waits_in(run, meeting) for meeting in waits.meetings]
+    groups = (one for one in waits.meetings if np.isin(one.rows, rows).any())
+    parts = [_waits_in(run, one) for one in groups]
     if not parts:
         return pandas.DataFrame(columns=list(WAIT_COLUMNS)).astype(WAIT_COLUMNS)
     table: pd.DataFrame = pandas.concat(parts, ignore_index=True)
@@ -59,10 +60,12 @@ def _waits_in(run: RunData, meeting: Meeting) -> pd.DataFrame:
     return table
 
 
-def step_table(run: RunData, meetings: Meetings, waits: pd.DataFrame) -> pd.DataFrame:
-    """A row a step: how long it took the ranks, and whom they waited for longest."""
+def step_table(
+    run: RunData, meetings: Meetings, waits: pd.DataFrame, rows: Integers
+) -> pd.DataFrame:
+    """A row a step: how long it took the ranks in these rows, and whom they waited for longest."""
     pandas = require("pandas", PURPOSE)
-    took, busy = run.step_ns * 1e-6, busy_ns(run, meetings) * 1e-6
+    took, busy = run.step_ns[rows] * 1e-6, busy_ns(run, meetings)[rows] * 1e-6
     known = np.where(np.isfinite(busy), busy, -np.inf)
     table = pandas.DataFrame(
         {
@@ -72,7 +75,7 @@ def step_table(run: RunData, meetings: Meetings, waits: pd.DataFrame) -> pd.Data
             "busy_low_ms": quantile_of(busy, 0.1, 0),
             "busy_high_ms": quantile_of(busy, 0.9, 0),
             "busy_max_ms": known.max(0),
-            "busiest_rank": run.ranks[known.argmax(0)],
+            "busiest_rank": run.ranks[rows][known.argmax(0)],
         }
     )
     if waits.empty:

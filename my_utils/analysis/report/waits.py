@@ -23,12 +23,14 @@ from ..verdict.waits import NOBODY, GroupWaits, group_waits, meeting_stages, pla
 class Meeting:
     """A group of ranks in a stage in which they meet. Arrays by step.
 
-    last: the row of the rank that came last, NOBODY if none met. late_ns: how much later than the
-    last but one. cost_ns: the waits of all together. lost_stage, lost_ns: the stage in which that
-    rank took longer than the median of the others by most, and how much; NOBODY if in none.
+    rows: of the ranks. last: the row of the rank that came last, NOBODY if none met. late_ns: how
+    much later than the last but one. cost_ns: the waits of all together. lost_stage, lost_ns: the
+    stage in which that rank took longer than the median of the others by most, and how much; NOBODY
+    if in none.
     """
 
     stage: int
+    rows: Integers
     last: Integers
     late_ns: Matrix
     cost_ns: Matrix
@@ -75,7 +77,7 @@ def busy_ns(run: RunData, meetings: Meetings) -> Matrix:
 def _meeting(group: GroupWaits) -> Meeting:
     steps = group.stay_ns.shape[1]
     return Meeting(
-        group.stage, group.last(), group.late_ns(), group.wait_ns().sum(0),
+        group.stage, group.rows, group.last(), group.late_ns(), group.wait_ns().sum(0),
         np.full(steps, NOBODY), np.zeros(steps),
     )  # fmt: skip
 

@@ -43,7 +43,7 @@ class PeriodData(TypedDict):
     first_step: of the first.
     times: how many there are.
     ranks: those that take longer themselves; empty for all.
-    stage: null for what no stage times.
+    stage: null for what no stage times, and where it is in one stage or another.
     each_ms: what a step takes longer, in the median.
     share: of the time of all judged steps.
     """

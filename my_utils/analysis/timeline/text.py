@@ -59,6 +59,7 @@ def _of_period(one: Period) -> str:
     steps = f"each {count_text(one.every, 'step')}"
     who = ranks_text(one.ranks, most=RANGES_SHOWN) if one.ranks else "all ranks"
     verb = "takes" if len(one.ranks) == 1 else "take"
-    where = f"in {one.stage}" if one.stage else "in no stage"
+    nowhere = "in one stage or another" if one.varies else "in no stage"
+    where = f"in {one.stage}" if one.stage else nowhere
     longer = f"{verb} {time_text(one.each_ns * 1e-6)} longer {where}"
     return f"{steps:<26} {who} {longer}: {percent_text(one.share)} of the time"

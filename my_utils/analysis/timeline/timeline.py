@@ -69,6 +69,12 @@ class Timeline:
         found = [one for one in self.parts if one.finding is not None]
         return max(found, key=_cost_ns, default=None)
 
+    def part_at(self, step: int) -> Part | None:
+        """The part in which the step is; before the first one, in the warm-up, the first. None
+        where the run has no parts."""
+        begun = [one for one in self.parts if one.first_step <= step]
+        return begun[-1] if begun else next(iter(self.parts), None)
+
 
 def _cost_ns(part: Part) -> float:
     one = part.finding
@@ -132,7 +138,7 @@ def _slow_ranks(
         above = np.median(over_others(own.sum(2)), axis=1)
         rows = np.flatnonzero(above >= LEAST_SHARE * work.step_ns)
         ranks += run.ranks[work.rows[rows]].tolist()
-        for part, name in enumerate(work.parts):
+        for part, name in enumerate(work.parts if len(rows) else ()):
             more = np.median(over_others(own[..., part]), axis=1)[rows]
             rose[name] = rose.get(name, 0.0) + float(np.maximum(more, 0).sum())
     if not ranks or 2 * len(ranks) > len(run.ranks):

@@ -43,17 +43,21 @@ def command_of(run_file: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(command) if command and is_command else ()
 
 
-def processes_of(paths: Sequence[str]) -> dict[int, Process]:
-    """The last process of each rank that left a journal or a heartbeat."""
+def processes_of(paths: Sequence[str]) -> tuple[dict[int, Process], bool]:
+    """The last process of each rank that left a journal or a heartbeat; and whether there are some
+    and all of them ended normally, those of forked children too."""
     # The run's problems name those that cannot be listed.
     folders = [path for path in paths if os.path.isdir(path) and os.access(path, os.R_OK)]
     found: dict[int, Process] = {}
+    all_closed = False
     with contextlib.suppress(OSError):
-        for one in find_ranks(folders).ranks:
+        ranks = find_ranks(folders).ranks
+        all_closed = bool(ranks) and all(one.state == CLOSED for one in ranks)
+        for one in ranks:
             if not one.worker:
                 age_ns = round((one.beat_age_s or 0.0) * 1e9)
                 found[one.rank] = Process(one.state, one.seen_ns - age_ns)
-    return found
+    return found, all_closed
 
 
 def states_of(

@@ -18,6 +18,7 @@ from ...core.extras import require
 from ...core.ranges import checked
 from ...core.ranks import host_name
 from .result import Verdict
+from .utilisation import utilisation
 
 PREFIX = "my_utils"
 
@@ -71,7 +72,8 @@ def export_verdict(
 
 def summary_of(verdict: Verdict) -> Summary:
     """The figures: step_ms, untimed_share, judged_ranks, judged_steps, findings (how many cost
-    time), and of each of these `<kind>/share` and `<kind>/saves_ms`, a step; blanks are `_`."""
+    time), flops_a_second and mfu where they are known, and of each finding `<kind>/share` and
+    `<kind>/saves_ms`, a step; blanks are `_`."""
     figures = {
         "step_ms": verdict.step_ns * 1e-6,
         "untimed_share": verdict.untimed_share,
@@ -79,6 +81,11 @@ def summary_of(verdict: Verdict) -> Summary:
         "judged_steps": float(verdict.judged_steps),
         "findings": float(len(verdict.costly)),
     }
+    flops, mfu = verdict.model_flops, utilisation(verdict.model_flops, verdict.step_ns)
+    if flops is not None and verdict.step_ns > 0:
+        figures["flops_a_second"] = flops.a_step / verdict.step_ns * 1e9
+    if mfu is not None:
+        figures["mfu"] = mfu
     for one in reversed(verdict.costly):  # of two of a kind the most costly one is kept
         kind = one.kind.replace(" ", "_")
         figures[f"{kind}/share"] = one.share
@@ -179,7 +186,7 @@ def _to_mlflow(run: str, summary: Summary) -> None:
 
 def _to_otlp(run: str, summary: Summary) -> None:
     """A gauge for each figure, with the status as its attribute."""
-    from ...record.exporters.otlp import GaugeSender
+    from ...record.exporters.gauges import GaugeSender
 
     named = {f"{PREFIX}.{name.replace('/', '.')}": value for name, value in summary.figures.items()}
     sender = GaugeSender(run, dict.fromkeys(named, ("", "")), "--export otlp")

@@ -9,20 +9,21 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ... import _core
 from ...core.ranges import members_of
-from ...core.run_files.newest import find_run
+from ...core.run_files.hosts import hosts_text
+from ...core.run_files.newest import run_folders
 from ...core.run_files.run_metadata import Note
 from ...trace.inputs import FileSet
 from .endings import command_of, ending_of, processes_of, run_file_of, states_of
 from .evaluations import with_whole_evaluations
 from .load_ready import STAGE, ready_of_rank, ready_of_run
-from .load_windows import STEP_COLUMNS, first_single_step, read_whole_run
+from .load_windows import first_single_step, read_whole_run
 from .rank_cells import EVER, RankCells, cells_of_rank, for_the_verdict, peers_of
 from .rank_files import (
     SEPARATOR,
@@ -35,8 +36,10 @@ from .rank_files import (
 )
 from .readers import read_side_by_side
 from .recorded_rank import RecordedRank
-from .run_data import GpuTimes, Integers, Matrix, RunData, SyncKind, SyncPoint
+from .run_data import GpuTimes, Integers, Matrix, RunData, SyncKind, SyncPoint, in_layers
 from .run_ranks import RunRanks, losses_of, problems_of, ranks_of_run
+from .utilisation import model_flops_of
+from .window_cells import STEP_COLUMNS
 
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
 STEPS_KEPT = 1000  # at least, however many ranks there are
@@ -80,7 +83,7 @@ def load_run(
     Raises NothingToJudge, a ValueError, where no rank can be read.
     """
     several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    names = [found for path in several for found in find_run(path).paths]
+    names = run_folders(several)
     wanted = None if ranks is None else set(ranks)
     file_sets, problems = find_rank_files(names, wanted)
     if whole and (found := _whole_run(file_sets, problems, names, wanted, steps)) is not None:
@@ -153,10 +156,12 @@ def run_of(
     run.losses = losses
     run.recorded = [] if ranks.lost else _recorded(kept, ranks.shifts)  # calls may be missing
     run.run_file, unreadable = run_file_of(names)
-    run.problems = [*run.problems, *unreadable]
+    hosts = list(filter(None, [hosts_text(names)]))
+    run.problems = [*run.problems, *unreadable, *hosts]
+    run.losses = [*run.losses, *hosts]
     run.paths, run.command = list(names), command_of(run.run_file)
     run.gone = tuple(ranks.gone)
-    run.processes = processes_of(names)
+    run.processes, run.all_closed = processes_of(names)
     run.ended, run.running = states_of(run.processes, run.ranks)
     if not run.running:
         has_ended = dict(zip(run.ranks.tolist(), run.ended, strict=True))
@@ -194,8 +199,7 @@ def _as_arrays(
     bounds: tuple[float, int],
 ) -> RunData:
     _core.give_back_memory()  # of the rows
-    columns = (one.cells["step"] for one in ranks)  # which rise
-    numbers = np.unique(np.concatenate([steps[_firsts(steps)] for steps in columns]))
+    numbers = _steps_of(ranks)
     numbers = numbers[(numbers >= steps[0]) & (numbers < steps[1])]
     if not len(numbers):
         raise NothingToJudge(f"no step of {steps[0]}:{steps[1]} is in the files")
@@ -247,13 +251,42 @@ def _as_arrays(
             for key, value in note.pairs.items()
             if note.name in ("my_utils.workload", "my_utils.run")
         },
+        model_flops=model_flops_of(
+            [note.pairs for note in one.notes if note.name == "my_utils.workload"] for one in ranks
+        ),
         attempts=max(len(one.attempts) for one in ranks),
         renumbered=any(shifts.values()),
         begins_anew=begins_anew,
         longest_ns=of_windows[2],
+        start_ns=start,
         ready=ready_of_run(ready, shifts, numbers, last_backwards),
         problems=[shortened] if len(left_out) else [],
     )  # fmt: skip
+
+
+def _steps_of(ranks: Sequence[RankCells]) -> Integers:
+    """Of all ranks, most of which have the same."""
+    several: list[Integers] = []
+    for one in ranks:
+        steps = one.cells["step"]  # which rise
+        if not several or not np.array_equal(steps, several[-1]):
+            several.append(steps)
+    return np.unique(np.concatenate([steps[_firsts(steps)] for steps in several]))
+
+
+class _Layout(NamedTuple):
+    """Where the cells of a rank go. here: those that count, None for all. at: of each that counts
+    its column; firsts: where each column begins among them. stages: of each its stage, or -1.
+    counts: which have one; own: which are one themselves. cells: of `counts`, the place in the flat
+    array step × stage."""
+
+    here: npt.NDArray[np.bool_] | None
+    at: Integers
+    firsts: Integers
+    stages: Integers
+    counts: npt.NDArray[np.bool_]
+    own: npt.NDArray[np.bool_]
+    cells: Integers
 
 
 class _Filled:
@@ -261,9 +294,10 @@ class _Filled:
 
     def __init__(self, shape: tuple[int, int, int], has_gpu: bool, start_ns: int) -> None:
         self.start_ns = start_ns
-        self.begins, self.ends = np.full(shape, np.nan), np.full(shape, np.nan)
-        self.totals = np.zeros(shape)
+        self.begins, self.ends = in_layers(shape, np.nan), in_layers(shape, np.nan)
+        self.totals = in_layers(shape)
         self.first, self.last = np.full(shape[:2], np.inf), np.full(shape[:2], -np.inf)
+        self._last: tuple[list[npt.NDArray[Any]], _Layout] | None = None
         self.gpu: GpuTimes | None = None
         if has_gpu:
             begins, ends, totals = (np.full(shape, np.nan) for _ in range(3))
@@ -272,20 +306,14 @@ class _Filled:
 
     def add(self, row: int, rank: RankCells, places: Integers, numbers: Integers) -> None:
         """places: of each of the rank's paths the stage it counts into, -1 none."""
-        at, here = _columns_of(rank.cells["step"], numbers)
-        columns, at = (rank.cells, at) if here.all() else (chosen(rank.cells, here), at[here])
+        here, at, firsts, stages, counts, own, places_of_cells = self._layout(rank, places, numbers)
         if not len(at):
             return
-        paths = columns["path"]
+        columns = rank.cells if here is None else chosen(rank.cells, here)
         begins, ends = columns["begin_ns"] - self.start_ns, columns["end_ns"] - self.start_ns
-        firsts = _firsts(at)  # cells are in the order of steps
         self.first[row, at[firsts]] = np.minimum.reduceat(begins, firsts)
         self.last[row, at[firsts]] = np.maximum.reduceat(ends, firsts)
-        stages = places[paths]
-        counts = stages >= 0
-        places_of_cells = at[counts] * self.totals.shape[2] + stages[counts]
         self._sum(self.totals[row], places_of_cells, columns["self_ns"][counts])
-        own = counts & (self._owners(places, np.array(rank.parents))[paths])
         cell = row, at[own], stages[own]
         self.begins[cell], self.ends[cell] = begins[own], ends[own]
         if self.gpu is not None and "gpu_ns" in columns:
@@ -294,6 +322,26 @@ class _Filled:
             self._add_gpu(self.gpu, row, columns, since_ns, at, stages, own)
             self._sum(self.gpu.own[row], places_of_cells, columns["device_ns"][counts])
             self._sum(self.gpu.launch[row], at, columns["launch_ns"])
+
+    def _layout(self, rank: RankCells, places: Integers, numbers: Integers) -> _Layout:
+        """That of the rank before where it has the same steps and stages, as most ranks do."""
+        parents = np.array(rank.parents)
+        given = [rank.cells["step"], rank.cells["path"], places, parents]
+        if self._last is not None and all(map(np.array_equal, given, self._last[0])):
+            return self._last[1]
+        at, here = _columns_of(rank.cells["step"], numbers)
+        paths = rank.cells["path"]
+        if not here.all():
+            at, paths = at[here], paths[here]
+        stages = places[paths]
+        counts = stages >= 0
+        layout = _Layout(
+            None if here.all() else here, at, _firsts(at),  # cells are in the order of steps
+            stages, counts, counts & self._owners(places, parents)[paths],
+            at[counts] * self.totals.shape[2] + stages[counts],
+        )  # fmt: skip
+        self._last = given, layout
+        return layout
 
     @staticmethod
     def _sum(sums: Matrix, places: Integers, values: Any) -> None:

@@ -15,15 +15,16 @@ from ...core.run_files.lost_rows import LOST_ROW
 from ...core.run_files.row_metadata import whole_number
 from ...core.run_files.run_metadata import Note, read_run_metadata
 from ...trace.inputs import CSV_NAME, FileSet, Part
-from .rank_cells import ATTEMPT, Attempt, RankCells, RankCounters
-from .rank_files import HEAD_BYTES, Columns, RankMetadata, RankStages, read_rank
+from .rank_cells import Attempt, RankCells
+from .rank_files import HEAD_BYTES, RankMetadata, RankStages, all_same, read_rank
 from .readers import read_side_by_side
-from .run_data import Integers, Matrix
+from .run_data import Integers
+from .window_cells import WindowCells, cells_of_windows
 from .window_files import WIDTHS, RankWindows, read_windows
 
 CELLS_MAX = 13_000_000  # ranks × columns × stages
 COLUMNS_MIN = 95  # that windows are not joined below: fewer have no timeline
-STEP_COLUMNS = ("window_step_ns", "window_begin_ns", "window_longest_ns")  # passed as counters
+TOGETHER = 16  # ranks whose windows become cells at once
 
 
 class WholeRun(NamedTuple):
@@ -36,7 +37,8 @@ class WholeRun(NamedTuple):
 
 def read_whole_run(file_sets: Sequence[FileSet]) -> WholeRun | None:
     """None where the CSVs have all steps, or where some rank has no windows."""
-    shape = _shape_of(file_sets) if file_sets and _reaches_further(file_sets[0]) else None
+    of_each_host = {_folder(one): one for one in reversed(file_sets)}.values()
+    shape = _shape_of(file_sets) if any(map(_reaches_further, of_each_host)) else None
     if shape is None:
         return None
     coarser = (of_files for of_files in WIDTHS if of_files >= shape.of_files)
@@ -47,17 +49,24 @@ def read_whole_run(file_sets: Sequence[FileSet]) -> WholeRun | None:
 def _read_all(file_sets: Sequence[FileSet], shape: _Shape) -> WholeRun | None:
     """None where a rank has no windows of that width."""
     ranks: list[RankCells] = []
-    problems: list[str] = []
-    for one in read_side_by_side(file_sets, lambda file_set: _read(file_set, shape)):
-        if one is None:
+    several = [file_sets[at : at + TOGETHER] for at in range(0, len(file_sets), TOGETHER)]
+    for read in read_side_by_side(several, lambda some: _read(some, shape)):
+        if read is None:
             return None
-        ranks.append(one)
-        problems += [f"rank {one.metadata.rank}: {error}" for error in one.metadata.errors]
+        ranks += read
+    problems = [
+        f"rank {one.metadata.rank}: {error}" for one in ranks for error in one.metadata.errors
+    ]
     return WholeRun(shape.width, ranks, problems)
 
 
+def _folder(file_set: FileSet) -> str:
+    """Where its rows are. All ranks of a folder are alike in how far they reach back."""
+    return next((str(part.path.parent) for part in file_set.parts if part.path is not None), "")
+
+
 def _reaches_further(file_set: FileSet) -> bool:
-    """Whether there are windows of steps before those in the CSV. All ranks are alike in that."""
+    """Whether there are windows of steps before those in the CSV."""
     found = read_windows(file_set, WIDTHS[0])
     if found is None:
         return False
@@ -94,17 +103,24 @@ def _shape_of(file_sets: Sequence[FileSet]) -> _Shape | None:
     return found
 
 
-def _read(file_set: FileSet, shape: _Shape) -> RankCells | None:
-    windows = read_windows(file_set, shape.of_files)
-    if windows is None:
-        return None
+def _read(file_sets: Sequence[FileSet], shape: _Shape) -> list[RankCells] | None:
+    """None where one of them has no windows."""
+    found: list[RankWindows] = []
+    for file_set in file_sets:
+        windows = read_windows(file_set, shape.of_files)
+        if windows is None:
+            return None
+        found.append(_without_repeated(windows))
+    cells = cells_of_windows(found, shape.width)
+    return [_rank_of(*of_rank) for of_rank in zip(file_sets, found, cells, strict=True)]
+
+
+def _rank_of(file_set: FileSet, windows: RankWindows, cells: WindowCells) -> RankCells:
     notes = _notes(file_set)
-    windows = _without_repeated(windows)
-    columns = _columns(windows, shape.width)
     return RankCells(
         _metadata(file_set, notes, windows), windows.paths, windows.parents,
-        _cells(windows, columns), _steps(columns), notes, windows.is_automatic,
-        _attempts(windows), _begins_anew(windows, columns),
+        cells.cells, cells.steps, notes, windows.is_automatic,
+        _attempts(windows), cells.begins_anew,
     )  # fmt: skip
 
 
@@ -147,7 +163,7 @@ def _attempts(windows: RankWindows) -> dict[int, Attempt]:
             int(rows["first_step"][those].min()), int(rows["last_step"][those].max()),
             int(rows["begin_ns"][those].min()), int(ends[those].max()),
         )
-        for attempt in np.unique(rows["attempt"])
+        for attempt in sorted(set(rows["attempt"].tolist()))
         for those in (rows["attempt"] == attempt,)
     }  # fmt: skip
 
@@ -155,11 +171,10 @@ def _attempts(windows: RankWindows) -> dict[int, Attempt]:
 def _without_repeated(windows: RankWindows) -> RankWindows:
     """Where a script counts the steps, those that a later attempt did again count from that one."""
     rows = windows.windows
-    attempts = np.unique(rows["attempt"])
-    if windows.is_automatic or len(attempts) < 2:
+    if windows.is_automatic or all_same(rows["attempt"]):
         return windows
     kept = np.ones(len(rows), bool)
-    for attempt in attempts[1:]:
+    for attempt in np.unique(rows["attempt"])[1:]:
         first = rows["first_step"][rows["attempt"] == attempt].min()
         kept &= ~((rows["attempt"] < attempt) & (rows["first_step"] >= first))
     places = np.cumsum(kept) - 1
@@ -167,80 +182,6 @@ def _without_repeated(windows: RankWindows) -> RankWindows:
     windows.cells["window"] = places[windows.cells["window"]]
     windows.windows = rows[kept]
     return windows
-
-
-class _Columns(NamedTuple):
-    """at: of each window its column. steps: the first of each column, as `RankCells` numbers them.
-    counts: of their steps. begin_ns: of a step, in the mean, since origin_ns."""
-
-    at: Integers
-    steps: Integers
-    counts: Matrix
-    step_ns: Matrix
-    begin_ns: Matrix
-    longest_ns: Matrix
-    origin_ns: int
-
-
-def _columns(windows: RankWindows, width: int) -> _Columns:
-    rows = windows.windows
-    keys = rows["first_step"] // width * width
-    if windows.is_automatic:
-        keys = keys + rows["attempt"].astype(np.int64) * ATTEMPT
-    known, at = np.unique(keys, return_inverse=True)
-    count = len(known)
-    counts: Matrix = np.bincount(at, rows["steps"], count).astype(np.float64)
-    origin = int(rows["begin_ns"].min())
-    begins = (rows["begin_ns"] - origin + rows["mean_begin_ns"]).astype(np.float64)
-    longest = np.zeros(count)
-    np.maximum.at(longest, at, rows["max_ns"].astype(np.float64))
-    return _Columns(
-        at, known, counts, np.bincount(at, rows["sum_ns"], count) / counts,
-        np.bincount(at, begins * rows["steps"], count) / counts, longest, origin,
-    )  # fmt: skip
-
-
-def _steps(columns: _Columns) -> RankCounters:
-    values = np.stack([columns.step_ns, columns.begin_ns, columns.longest_ns])
-    return RankCounters(list(STEP_COLUMNS), columns.steps, values)
-
-
-def _begins_anew(windows: RankWindows, columns: _Columns) -> Integers:
-    attempts = np.zeros(len(columns.steps), np.int64)
-    np.maximum.at(attempts, columns.at, windows.windows["attempt"].astype(np.int64))
-    found: Integers = columns.steps[1:][attempts[1:] != attempts[:-1]]
-    return found
-
-
-def _cells(windows: RankWindows, columns: _Columns) -> Columns:
-    """As `reduce.cells_of` has them, a column for a step."""
-    rows, cells = windows.windows, windows.cells
-    paths = len(windows.paths)
-    places, of_cell = np.unique(
-        columns.at[cells["window"]] * paths + cells["path"].astype(np.int64), return_inverse=True
-    )
-    column = places // paths
-    mean_step = rows["sum_ns"][cells["window"]] / rows["steps"][cells["window"]]
-
-    def mean_of(share: Matrix) -> Matrix:
-        """ns since the begin of a step."""
-        ran = np.bincount(of_cell, cells["count"], len(places))
-        whole = np.bincount(of_cell, share * mean_step * cells["count"], len(places))
-        mean: Matrix = whole / ran
-        return mean
-
-    first = columns.begin_ns[column] + mean_of(cells["begin"])
-    last = columns.begin_ns[column] + mean_of(cells["end"])
-    begin_ns = columns.origin_ns + first.astype(np.int64)
-    self_ns = np.bincount(of_cell, cells["sum_ns"], len(places)) / columns.counts[column]
-    return {
-        "step": columns.steps[column],
-        "path": (places % paths).astype(np.uint32),
-        "self_ns": self_ns.astype(np.int64),
-        "begin_ns": begin_ns,
-        "last_begin_ns": begin_ns,
-        "end_ns": columns.origin_ns + last.astype(np.int64),
-    }
 
 
 def first_single_step(file_set: FileSet, rank: RankCells) -> int | None:

@@ -12,9 +12,10 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.ranges import as_ranges, ranges_text
+from ...core.run_files.copied import as_named
 from .kinds import KINDS, Kind
 
 CAPTURE = "my_utils capture {logs} --ranks {ranks} --wait"
@@ -26,6 +27,8 @@ RUN = "my_utils run --capture {ranks} -- {command}"
 # Where few steps are slow, a capture must have one of them.
 CAPTURED_FROM = 22  # as `my_utils run --capture` has it
 SLOW_MOST = 50  # steps
+STEPS_OF_A_SLOW_ONE = 3  # with the one before and the one after
+CAPTURED_TWICE = 2  # while the profiler starts for the first, loaders get ahead
 
 # kind: while it runs, when it has ended and its command is known, when that is not known
 NEXT: dict[Kind, tuple[str, str, str]] = dict.fromkeys(KINDS, (CAPTURE_ALL, RUN, REPORT))
@@ -46,6 +49,17 @@ LESS_COLLECTING = "gc.freeze() before the loop: collections leave out what is th
 WORKERS = "num_workers={workers} in the DataLoader, now {now}"
 FEW_WORKERS = 4
 STEPS_AROUND = 3
+
+
+class Captured(NamedTuple):
+    """Which steps to capture. every: windows begin so many steps apart; None for one window, at
+    that step of a new run, at any of one that goes on."""
+
+    first: int
+    steps: int
+    every: int | None = None
+    times: int = 1
+
 
 _TREE = Path(__file__).parents[3]
 
@@ -84,14 +98,17 @@ def is_collection(detail: Mapping[str, Any]) -> bool:
     return detail.get("cause") in ("gc0", "gc1", "gc2")
 
 
-def steps_with_a_slow_one(detail: Mapping[str, Any], steps: int) -> range | None:
+def steps_with_a_slow_one(detail: Mapping[str, Any], steps: int, width: int = 1) -> Captured | None:
     """Steps to capture so that one of those is among them that a finding is about; None where any
-    will do. detail: that of the finding. steps: how many were judged.
+    will do. detail: that of the finding. steps: how many were judged. width: so many steps are
+    known only together, from the one that is named on.
 
     >>> steps_with_a_slow_one({"times": 6, "every": 10, "slow_step": 4}, 63)
-    range(24, 34)
+    Captured(first=23, steps=3, every=10, times=2)
     >>> steps_with_a_slow_one({"hiccups": 7, "slow_step": 30}, 70)
-    range(22, 43)
+    Captured(first=22, steps=21, every=None, times=1)
+    >>> steps_with_a_slow_one({"times": 6, "every": 20, "slow_step": 40}, 120, width=10)
+    Captured(first=40, steps=20, every=None, times=1)
     >>> steps_with_a_slow_one({"took_ns": 1e6}, 63)
     """
     slow, times = detail.get("slow_step"), detail.get("times") or detail.get("hiccups")
@@ -99,11 +116,16 @@ def steps_with_a_slow_one(detail: Mapping[str, Any], steps: int) -> range | None
         return None
     every = detail.get("every")
     if every is None:
-        return range(CAPTURED_FROM, CAPTURED_FROM + min(2 * steps // times + 1, SLOW_MOST))
-    slow += max(-(-(CAPTURED_FROM - slow) // every), 0) * every
-    if every > SLOW_MOST:
-        return range(slow - STEPS_AROUND, slow + STEPS_AROUND)
-    return range(slow, slow + every)
+        return Captured(CAPTURED_FROM, min(2 * steps // times + 1, SLOW_MOST))
+    # Work after a step's last meeting makes the next step long: the one before may be the slow one.
+    # And what comes after a step's last stage counts to it, but is in the capture of the one after.
+    slow += max(-(-(CAPTURED_FROM + 1 - slow) // every), 0) * every
+    if width > 1:
+        return Captured(slow, min(every, max(width, SLOW_MOST)))
+    if every <= STEPS_OF_A_SLOW_ONE:
+        return Captured(slow - 1, 2 * every)
+    times = CAPTURED_TWICE if every <= SLOW_MOST else 1
+    return Captured(slow - 1, STEPS_OF_A_SLOW_ONE, every, times)
 
 
 def next_command(
@@ -114,35 +136,52 @@ def next_command(
     running: bool,
     command: Sequence[str] = (),
     step: int | None = None,
-    slow: range | None = None,
+    slow: Captured | None = None,
 ) -> str:
     """A command line that can be pasted. ranks: those named; () captures all. slow: the steps to
     capture, None for any.
 
     >>> next_command("input", paths=["logs"], ranks=[1], running=True)
     'my_utils capture logs --ranks 1 --wait'
-    >>> next_command("eval", paths=["logs"], ranks=[], running=True, slow=range(24, 34))
-    'my_utils capture logs --steps 10 --wait'
+    >>> next_command("eval", paths=["logs"], ranks=[], running=True, slow=Captured(22, 9))
+    'my_utils capture logs --steps 9 --wait'
+    >>> slow = Captured(23, 3, every=10, times=2)
+    >>> next_command("eval", paths=["logs"], ranks=[], running=True, slow=slow)
+    'my_utils capture logs --first-step 23 --steps 3 --every 10 --times 2 --wait'
+    >>> next_command("eval", paths=["logs"], ranks=[], running=False, command=["a.py"], slow=slow)
+    'my_utils run --capture 0 --capture-steps 23:26 --capture-every 10 -- a.py'
     """
     while_running, again, unknown = NEXT[kind]
     form = while_running if running else again if command else unknown
     if form == CAPTURE and not ranks:
         form = CAPTURE_ALL
     if slow is not None and form in (CAPTURE, CAPTURE_ALL):
-        form = form.replace("--wait", f"--steps {len(slow)} --wait")
+        form = form.replace("--wait", f"{_while_running(slow)} --wait")
     elif slow is not None and form == RUN:
-        form = form.replace(" -- ", f" --capture-steps {slow.start}:{slow.stop} -- ")
+        form = form.replace(" -- ", f" {_in_a_new_run(slow)} -- ")
     middle = 0 if step is None else step
     return form.format(
-        logs=shlex.join(paths or ["logs"]),
+        logs=shlex.join(as_named(paths) or ["logs"]),
         ranks=ranges_text(as_ranges(ranks or (0,))),
         command=shlex.join(command),
         steps=f"{max(middle - STEPS_AROUND, 0)}:{middle + STEPS_AROUND}",
     )
 
 
+def _while_running(slow: Captured) -> str:
+    if slow.every is None:
+        return f"--steps {slow.steps}"
+    words = f"--first-step {slow.first} --steps {slow.steps} --every {slow.every}"
+    return words if slow.times == 1 else f"{words} --times {slow.times}"
+
+
+def _in_a_new_run(slow: Captured) -> str:
+    steps = f"--capture-steps {slow.first}:{slow.first + slow.steps}"
+    return steps if slow.times == 1 else f"{steps} --capture-every {slow.every}"
+
+
 def timeline_command(paths: Sequence[str]) -> str:
-    return f"my_utils why {shlex.join(paths or ['logs'])} --timeline"
+    return f"my_utils why {shlex.join(as_named(paths) or ['logs'])} --timeline"
 
 
 def page_path(page: str) -> str:

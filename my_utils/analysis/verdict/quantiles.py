@@ -26,11 +26,15 @@ def quantile_of(values: Any, share: float, axis: int | None = None) -> Any:
 
 def _quantile(values: Any, share: float, axis: int | None) -> Any:
     """By sorting, which numpy does several times faster than its own quantiles; of all values
-    together by partitioning, which takes a third of that."""
+    together, and along the first axis, by partitioning, which takes a half of that or less."""
     along = 0 if axis is None else axis
     last = (np.size(values) if axis is None else values.shape[axis]) - 1
     place = share * last
     below, above = int(place), min(int(place) + 1, last)
+    if axis == 0 and above > below:
+        ordered = np.partition(values, above, axis=0)
+        lower, upper = ordered[:above].max(0), ordered[above]
+        return lower + (upper - lower) * (place - int(place))
     if axis is None:
         ordered = np.partition(values, (below, above), axis=None)
     else:

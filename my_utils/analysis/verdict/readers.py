@@ -12,20 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from ...trace.inputs import FileSet
-
 READERS_MAX = 4
 TOGETHER_MAX = 16  # ranks that a reader takes at once: handing over costs as much as a small rank
 AHEAD = 2  # batches a reader that may wait to be used
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def read_side_by_side(
-    file_sets: Sequence[FileSet], read: Callable[[FileSet], Result]
+    file_sets: Sequence[Item], read: Callable[[Item], Result]
 ) -> Iterator[Result]:
-    """What `read` makes of each, in order. While one is used the next are read. read: called by
-    several threads."""
+    """What `read` makes of each, in order. While one is used the next are read. file_sets: of a
+    rank each, or of several. read: called by several threads."""
     readers = min(len(os.sched_getaffinity(0)), READERS_MAX)
     together = max(1, min(len(file_sets) // (4 * readers), TOGETHER_MAX))
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NotRequired, TypedDict, cast
 from ...core.notebook import html_text
 from ...core.public import public
 from .kinds import Kind, is_costly
+from .utilisation import ModelFlops, utilisation
 
 Status = Literal["ok", "found", "not judged"]
 
@@ -232,6 +233,8 @@ class VerdictData(TypedDict):
     step_ms: the mean of a judged step.
     samples_a_second: of all ranks together; null where they were not recorded.
     tokens_a_second: the same of tokens.
+    flops_a_second: those of the model, of all ranks, as `my_utils.set_model_flops` says; else null.
+    mfu: the share of the peaks that were set, as in appendix B of the PaLM paper; else null.
     untimed_share: of a step, what is in no stage.
     warmup: steps at the beginning that were left out.
     judged_ranks: how many ranks were judged.
@@ -254,6 +257,8 @@ class VerdictData(TypedDict):
     step_ms: float
     samples_a_second: float | None
     tokens_a_second: float | None
+    flops_a_second: float | None
+    mfu: float | None
     untimed_share: float
     warmup: int
     judged_ranks: int
@@ -331,9 +336,11 @@ class Verdict:
     warmup: steps at the beginning that were left out. judged_ranks, judged_steps: how many.
     attempts, older_attempts, repeated, ending: as in RunData.
     step_ns: the mean of a judged step. samples_a_step, tokens_a_step: of all ranks together, None
-        where they were not recorded. hangs: whether a process that is alive makes no progress;
-        None where nobody looked at the processes. gpu_errors: sentences about critical errors of
-        GPUs, and losses about rows that were lost; both are among the notes, too.
+        where they were not recorded. model_flops: of a step of all ranks, and the peak of their
+        devices; None where `my_utils.set_model_flops` was not called. hangs: whether a process that
+        is alive makes no progress; None where nobody looked at the processes. gpu_errors: sentences
+        about critical errors of GPUs, and losses about rows that were lost; both are among the
+        notes, too.
     window_steps, single_from: `width` and `single_from` of RunData.
     notes: sentences about the files and the rules.
 
@@ -355,6 +362,7 @@ class Verdict:
     untimed_share: float = 0.0
     samples_a_step: float | None = None
     tokens_a_step: float | None = None
+    model_flops: ModelFlops | None = None
     memory: str = ""
     stopped: tuple[int, ...] = ()
     is_cuda: bool = False
@@ -409,6 +417,7 @@ class Verdict:
 
     def as_data(self) -> VerdictData:
         """The same as plain data. Later versions only add keys; `version` is 1."""
+        mfu = utilisation(self.model_flops, self.step_ns)
         return {
             "version": 1,
             "status": self.status,
@@ -419,6 +428,8 @@ class Verdict:
             "step_ms": round(self.step_ns * 1e-6, 6),
             "samples_a_second": self._a_second(self.samples_a_step),
             "tokens_a_second": self._a_second(self.tokens_a_step),
+            "flops_a_second": self._a_second(self.model_flops and self.model_flops.a_step),
+            "mfu": None if mfu is None else round(mfu, 6),
             "untimed_share": round(self.untimed_share, 4),
             "warmup": self.warmup,
             "judged_ranks": self.judged_ranks,

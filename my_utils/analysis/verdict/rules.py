@@ -9,13 +9,11 @@ taken off before the next one looks, so that no time is accounted for twice.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ...core.ranges import ranks_text
-from ...core.run_files.state import WORLD_SIZE_MAX
 from ...core.units import bytes_text, count_text
 from .blame import blame, blame_without_stage
 from .causes import worker_of
@@ -41,6 +39,7 @@ from .run_data import (
     Matrix,
     RunData,
 )
+from .run_ranks import RANGES_NAMED, missing_text
 from .slower_ranks import slower_ranks
 from .stage_costs import shared_stages
 from .sync import Meetings, meetings_of
@@ -51,17 +50,14 @@ from .work import Work, work_of
 LOADER = (*LOADER_COUNTERS, LOADER_DELAY, LOADER_READ)
 HOST = (*HOST_COUNTERS, *HOST_STATES, *LOADER)
 STEPS_MIN = 20
-RANGES_NAMED = 6
 WARMUP_SHARE = 0.10  # of the run, from which on the warm-up is worth a line
 COMPUTES = 0.8  # of a step, from which on the device is busy enough to say so
-
-_ranks = functools.partial(ranks_text, most=RANGES_NAMED)
 
 
 def judge(
     run: RunData, warmup: int | None = None, within: tuple[int, int] | None = None
 ) -> Verdict:
-    """What bounds the run, by these rules alone; see `replay.inputs.judge`.
+    """What bounds the run, by these rules alone; see `replay.run_answer.judge`.
 
     warmup: so many steps at the beginning are left out; by default those that clearly take longer,
     see `docs/runs/verdict.md`. within: of the rest only these steps, a half-open range.
@@ -198,6 +194,7 @@ def set_throughput(verdict: Verdict, run: RunData, columns: Integers) -> None:
     }
     known = {name: count for name, count in done.items() if np.isfinite(count)}
     verdict.samples_a_step, verdict.tokens_a_step = known.get("samples"), known.get("tokens")
+    verdict.model_flops = run.model_flops
 
 
 def _stopped(run: RunData) -> tuple[int, ...]:
@@ -215,10 +212,8 @@ def _why_not(run: RunData, columns: Integers, verdict: Verdict) -> str | None:
         verdict.remedy = "time the stages of a step, or start the script with `my_utils run`"
         return "no rank has a step"
     if run.world_size > len(run.ranks):
-        here = set(run.ranks.tolist())
-        missing = [rank for rank in range(min(run.world_size, WORLD_SIZE_MAX)) if rank not in here]
         verdict.remedy = "name all folders of the run, those of other nodes too"
-        return f"no files of {_ranks(missing)} of {run.world_size}"
+        return missing_text(run)
     if len(run.steps) == 1 and not run.command:
         verdict.remedy = "call timer.set_step(step), or start the script with `my_utils run`"
         return f"all rows have step {int(run.steps[0])}"
@@ -227,7 +222,9 @@ def _why_not(run: RunData, columns: Integers, verdict: Verdict) -> str | None:
         return f"the warm-up is longer than half of the {verdict.warmup} steps"
     if len(columns) < STEPS_MIN:
         verdict.remedy = f"let it run for {STEPS_MIN} steps after the warm-up"
-        early = f"; {_ranks(verdict.stopped)} ended early" if verdict.stopped else ""
+        early = (
+            f"; {ranks_text(verdict.stopped, RANGES_NAMED)} ended early" if verdict.stopped else ""
+        )
         return (
             f"{count_text(len(columns), 'step')} after the warm-up, {STEPS_MIN} are needed{early}"
         )
@@ -256,7 +253,7 @@ def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[W
     groups: list[tuple[Work, Remaining]] = []
     for rows in meetings.groups:
         work = work_of(run, meetings, rows, columns)
-        left = Remaining(work.own.copy(), work.bases())
+        left = Remaining(work.own.copy("K"), work.bases())
         blame(work, left, [run.hosts[row] for row in rows.tolist()])
         host = _counters(run, HOST, rows, columns)
         hiccups(work, left, host)
@@ -314,9 +311,10 @@ def _compared(
         losses += shared_stages(work, left)
         own: dict[tuple[object, ...], Finding] = {}
         for loss, stage in losses:
-            _join(own, _finding(run, work, loss, stage, columns), adds=True)
-        for one in own.values():
-            _join(joined, one, adds=False)
+            is_shared = len(loss.rows) == len(work.rows)
+            _join(own, _finding(run, work, loss, stage, columns), is_shared, adds=True)
+        for (shared, *_), one in own.items():
+            _join(joined, one, shared, adds=False)
     return list(joined.values())
 
 
@@ -348,18 +346,22 @@ def _count_in_steps(one: Finding, width: int) -> None:
             one.detail[name] *= width
 
 
-def _join(findings: dict[tuple[object, ...], Finding], one: Finding, *, adds: bool) -> None:
-    """Names once what is found several times. adds: in one group, where a stage is long in all
+def _join(
+    findings: dict[tuple[object, ...], Finding], one: Finding, is_shared: object, *, adds: bool
+) -> None:
+    """Names once what is found several times. is_shared: by all ranks of a group; what one of them
+    loses beyond the others is another finding. adds: in one group, where a stage is long in all
     steps and longer in some: the costs add up. Several groups pass it at once: the largest counts.
     """
-    key = one.kind, one.stage, one.hosts, one.since_step
+    key = is_shared, one.kind, one.stage, one.hosts, one.since_step
     other = findings.get(key)
     if other is None:
         findings[key] = one
         return
     first, second = (one, other) if one.cost_ns_a_step > other.cost_ns_a_step else (other, one)
     if first.ranks == second.ranks:
-        first.detail = {**second.detail, **first.detail}
+        took_ns = _taken_together(first, second) if adds else {}
+        first.detail = {**second.detail, **first.detail, **took_ns}
     first.ranks = tuple(sorted({*first.ranks, *second.ranks}))
     if adds:
         first.detail.pop("each_ns", None)  # so many times each is no longer all of the cost
@@ -367,6 +369,16 @@ def _join(findings: dict[tuple[object, ...], Finding], one: Finding, *, adds: bo
         first.saves_ns_a_step += second.saves_ns_a_step
         first.share += second.share
     findings[key] = first
+
+
+def _taken_together(*findings: Finding) -> dict[str, float]:
+    """What a stage takes a step where its pauses were found apart from what it always takes: these
+    have no `took_ns` of their own."""
+    always = [one for one in findings if "took_ns" in one.detail]
+    if len(always) != 1:
+        return {}
+    pauses = (one.cost_ns_a_step for one in findings if one not in always)
+    return {"took_ns": always[0].detail["took_ns"] + sum(pauses)}
 
 
 def _explain_input(run: RunData, findings: Sequence[Finding], columns: Integers) -> None:

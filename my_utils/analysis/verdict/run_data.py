@@ -13,8 +13,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ...core.run_files.state import WORLD_SIZE_MAX
 from .ready_times import ReadyTimes
 from .recorded_rank import RecordedRank
+from .utilisation import ModelFlops
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -32,6 +34,25 @@ GPU_COUNTERS = ("gpu_sm_mhz", "gpu_reasons", "gpu_xids", "gpu_last_xid")
 LOADER_COUNTERS = ("loader_worker", "loader_ran_us", "loader_storage_us")
 LOADER_DELAY = "loader_delay_us"  # missing where the kernel does not say; "ran" has it then
 LOADER_READ = "loader_read_bytes"  # from storage; in rows for which it was read anew
+
+
+def in_layers(shape: tuple[int, int, int], value: float = 0.0) -> Matrix:
+    """An array rank × step × stage full of `value`. A stage lies in one piece, as most rules look
+    at one stage of all ranks and steps."""
+    ranks, steps, stages = shape
+    return np.full((stages, ranks, steps), value).transpose(1, 2, 0)
+
+
+def cut(values: Matrix, rows: Integers, columns: Integers) -> Matrix:
+    """Of an array rank × step these rows and columns, which rise; without a copy where neither has
+    a gap. Not to be written to."""
+    if not (_has_no_gap(rows) and _has_no_gap(columns)):
+        return values[np.ix_(rows, columns)]
+    return values[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def _has_no_gap(places: Integers) -> bool:
+    return len(places) > 0 and int(places[-1]) - int(places[0]) == len(places) - 1
 
 
 class Process(NamedTuple):
@@ -95,7 +116,7 @@ class RunData:
     clock_error_ns: the bound of the clocks' error between ranks, None if they are not aligned.
     ended: of each rank, whether its process ended normally. problems: what could not be read,
         a sentence each; losses: those of them about rows that were lost. workload: what was
-        recorded once, such as "num_workers".
+        recorded once, such as "num_workers". model_flops: of a step, None where a rank set none.
     paths: what it was read from. running: whether a process of it lives. command: the one passed to
         `my_utils run`. ending: how the run ended, "" if it ended normally.
     attempts: how many starts of the processes count; older_attempts: how many do not, because a
@@ -105,8 +126,12 @@ class RunData:
         the first of an attempt on a rank, an array R × S: the time before it is not a step's. None
         if there is one attempt.
     ready: when the buckets of DDP were ready inside backward, None if it was not recorded.
-    recorded: the ranks that recorded where they meet, for a replay. processes: by rank. gone: ranks
-        that the last attempt has no more; they are in no array. run_file: what `run.json` says.
+    recorded: the ranks that recorded where they meet, for a replay. processes: by rank.
+        all_closed: whether there are some, and all of them and their children ended normally. gone:
+        ranks that the last attempt has no more; they are in no array. run_file: what `run.json`
+        says.
+    start_ns: the begin of the run, from which times are counted, Unix time by the clock of the rank
+        that began first.
     width: of how many steps a column has the means; `steps` has the first of each then. longest_ns:
         the longest step of each column, an array rank × step; None where a column is one step.
         single_from: the first step that the CSVs have by itself.
@@ -132,6 +157,7 @@ class RunData:
     problems: Sequence[str] = ()
     losses: Sequence[str] = ()
     workload: Mapping[str, str] = field(default_factory=dict)
+    model_flops: ModelFlops | None = None
     paths: Sequence[str] = ()
     running: bool = False
     command: Sequence[str] = ()
@@ -144,11 +170,19 @@ class RunData:
     ready: ReadyTimes | None = None
     recorded: Sequence[RecordedRank] = ()
     processes: Mapping[int, Process] = field(default_factory=dict)
+    all_closed: bool = False
+    start_ns: int = 0
     gone: Sequence[int] = ()
     run_file: Mapping[str, Any] = field(default_factory=dict)
     width: int = 1
     longest_ns: Matrix | None = None
     single_from: int | None = None
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """Those without files; none where the run's size is not known."""
+        here = set(self.ranks.tolist())
+        return [rank for rank in range(min(self.world_size, WORLD_SIZE_MAX)) if rank not in here]
 
     def __repr__(self) -> str:
         return (

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ...core.ranges import ranks_text
 from .rank_cells import RankCells, numbered
 from .rank_files import chosen
-from .run_data import Integers
+from .run_data import Integers, RunData
 
 RANGES_NAMED = 6
 
@@ -107,19 +107,27 @@ def _without_those_gone(ranks: list[RankCells]) -> tuple[list[RankCells], list[i
         return [], []
     first = min(ranks, key=lambda one: one.metadata.rank)
     size = first.metadata.world_size or max(one.metadata.rank for one in ranks) + 1
+    current = [one for one in ranks if one.metadata.rank < size]
     gone = [
         one.metadata.rank
         for one in ranks
-        if one.metadata.rank >= size and _ended_before_the_last(one, first)
+        if one.metadata.rank >= size and _ended_before_the_last(one, first, current)
     ]
     return [one for one in ranks if one.metadata.rank not in gone], gone
 
 
-def _ended_before_the_last(one: RankCells, first: RankCells) -> bool:
-    """Whether a rank is not in the last attempt of the first one."""
-    if one.metadata.host != first.metadata.host:
-        return max(one.attempts) < max(first.attempts)
-    return one.metadata.end_ns < max(attempt.begin_ns for attempt in first.attempts.values())
+def _ended_before_the_last(one: RankCells, first: RankCells, current: Sequence[RankCells]) -> bool:
+    """Whether a rank is not in the last attempt of the first one. current: those that are. By the
+    clock of the rank's host where one of them is there, too: each launcher counts its own restarts.
+    """
+    begins = [
+        peer.attempts[max(peer.attempts)].begin_ns
+        for peer in current
+        if peer.metadata.host == one.metadata.host
+    ]
+    if begins:
+        return one.metadata.end_ns < max(begins)
+    return max(one.attempts) < max(first.attempts)
 
 
 def _number_through(ranks: Sequence[RankCells]) -> dict[int, int]:
@@ -230,6 +238,11 @@ def ranks_have(ranks: Collection[int]) -> str:
     ('rank 3 has', 'ranks 0-2,5 have')
     """
     return f"{ranks_text(ranks, RANGES_NAMED)} {'has' if len(ranks) == 1 else 'have'}"
+
+
+def missing_text(run: RunData) -> str:
+    """Which ranks have no files."""
+    return f"no files of {ranks_text(run.missing_ranks, RANGES_NAMED)} of {run.world_size}"
 
 
 def _are(ranks: Collection[int]) -> str:

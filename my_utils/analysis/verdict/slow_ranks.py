@@ -129,6 +129,8 @@ def _of_stage(
 ) -> Iterator[SlowRank]:
     """tested: the number of series of the run."""
     own = taken_ns(run, stage)[:, warmup:]
+    if _are_alike(own, step_ns):
+        return
     excess = over_peers(own, meetings)
     counts = np.isfinite(excess).sum(1)
     rows = np.flatnonzero(counts >= STEPS_MIN)
@@ -151,6 +153,13 @@ def _of_stage(
         yield slow(at, "persistent", np.flatnonzero(np.isfinite(excess[at])), score, peer)
     for at, steps, score, peer in _intermittent(single, scatter, tested, step_ns):
         yield slow(at, "intermittent", steps, score, peer)
+
+
+def _are_alike(own: Matrix, step_ns: float) -> bool:
+    """Whether in each step all ranks are so near to one another that `_may_name` says no: an excess
+    is at most twice as far from 0 as they are apart, and the difference of two is twice that."""
+    apart = np.fmax.reduce(own, axis=0) - np.fmin.reduce(own, axis=0)
+    return bool(4 * np.fmax.reduce(apart, initial=np.nan) < LEAST_SHARE * step_ns)
 
 
 def _may_name(level: Matrix, single: Matrix, step_ns: float) -> bool:

@@ -20,6 +20,7 @@ from .work import Work
 
 RARE = 0.5  # of the steps, below which those that have a stage are counted
 NOT_AT_ALL = 0.1  # of what it takes at most: below it, a step does not have the stage
+NEARLY_ALL = 0.95  # of the cost: where these steps have less, so many times each is not the cost
 
 
 def shared_stages(work: Work, left: Remaining) -> list[tuple[Loss, str]]:
@@ -50,6 +51,8 @@ def _times(took_ns: Matrix, longest_ns: Matrix) -> dict[str, float]:
     rank and of the last."""
     steps = np.flatnonzero(took_ns > NOT_AT_ALL * took_ns.max(initial=0.0))
     if not len(steps) or len(steps) > RARE * len(took_ns):
+        return {}
+    if longest_ns[steps].sum() < NEARLY_ALL * longest_ns.sum():
         return {}
     found: dict[str, float] = {
         "times": len(steps), "each_ns": float(longest_ns[steps].mean()), "slow_step": int(steps[0]),

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from .loss import LEAST_SHARE
 from .quantiles import median
 from .rank_files import SEPARATOR
-from .run_data import Integers, Matrix, RunData
+from .run_data import Integers, Matrix, RunData, cut
 
 SPREAD_RATIO = 0.25  # ends that spread less than a quarter of the begins coincide
 LATE_STEPS = 0.5  # of the root mean square of the begins' spread, from which on a step counts
@@ -134,18 +134,19 @@ def _least_spread(step_ns: float) -> float:
 
 def leave_together(run: RunData, rows: Integers, columns: Integers, stage: int) -> bool:
     """Whether these ranks leave a stage at the same moment, however late they came."""
-    at = np.ix_(rows, columns)
-    moments = run.begins[..., stage][at], run.ends[..., stage][at]
+    moments = [cut(one[..., stage], rows, columns) for one in (run.begins, run.ends)]
     hosts = {run.hosts[row] for row in rows.tolist()}
     is_aligned = len(hosts) == 1 or run.clock_error_ns is not None
-    return _ends_coincide(*moments, LEAST_SPREAD_NS, is_aligned)
+    return _ends_coincide(moments[0], moments[1], LEAST_SPREAD_NS, is_aligned)
 
 
 def _ends_coincide(begins: Matrix, ends: Matrix, least: float, is_aligned: bool) -> bool:
     has_it = (np.isfinite(begins) & np.isfinite(ends)).any(0)
     if not has_it.any():
         return False  # a stage that these ranks did not have in these steps
-    apart = [moments[:, has_it] - median(moments[:, has_it], 0) for moments in (begins, ends)]
+    if not has_it.all():
+        begins, ends = begins[:, has_it], ends[:, has_it]
+    apart = [moments - median(moments, 0) for moments in (begins, ends)]
     if not is_aligned:
         apart = [one - median(one, 1)[:, None] for one in apart]
     spread_begins, spread_ends = (np.nanmean(np.abs(one), axis=0) for one in apart)

@@ -20,11 +20,11 @@ from .next_steps import (
     steps_with_a_slow_one,
     timeline_command,
 )
+from .utilisation import utilisation_text
 
 if TYPE_CHECKING:
     from .result import Finding, Verdict
 
-FOOT = 2  # lines at the end: what was judged
 LINES_MAX = 12
 LEAST_WIDTH, MOST_WIDTH = 60, 120
 ALSO_MAX = 3
@@ -111,13 +111,18 @@ def terminal_lines(verdict: Verdict, width: int) -> list[str]:
 
 
 def shortened(lines: list[str], most: int) -> list[str]:
-    """The lines of a verdict without those before what was judged, where there are too many.
+    """The lines of a verdict without those before its foot, where there are too many. The foot says
+    what was lost and what was judged: it is what stands below the findings at the left margin.
 
-    >>> shortened(["head", "next", "also", "also", "not timed", "judged"], 4)
-    ['head', 'next', 'not timed', 'judged']
+    >>> shortened(["head", "  next", "also: a", "also: b", "lost", "not timed", "judged"], 5)
+    ['head', '  next', 'lost', 'not timed', 'judged']
     """
-    kept = max(most - FOOT, 0)
-    return lines if len(lines) <= most else [*lines[:kept], *lines[-FOOT:]]
+    if len(lines) <= most:
+        return lines
+    found = (at for at, line in enumerate(lines) if line.startswith((" ", "also: ", "and ")))
+    foot = max(found, default=0) + 1
+    kept = max(most - (len(lines) - foot), 0)
+    return [*lines[:kept], *lines[foot:]]
 
 
 def ending_lines(verdict: Verdict, width: int) -> list[str]:
@@ -192,6 +197,8 @@ def _foot(verdict: Verdict) -> Iterator[str]:
         yield from verdict.losses
         parts = [f"not timed {_percent(verdict.untimed_share)}"]
         parts += [verdict.memory] if verdict.memory else []
+        computed = utilisation_text(verdict.model_flops, verdict.step_ns)
+        parts += [computed] if computed else []
         stopped = verdict.stopped
         if stopped:
             parts.append(f"{_ranks(stopped)} ended early")
@@ -569,7 +576,7 @@ def _command(one: Finding, verdict: Verdict) -> str:
         one.kind, paths=verdict.paths, ranks=named, running=verdict.running,
         command=verdict.command,
         step=verdict.last_step if one.since_step is None else one.since_step,
-        slow=steps_with_a_slow_one(one.detail, verdict.judged_steps),
+        slow=steps_with_a_slow_one(one.detail, verdict.judged_steps, verdict.window_steps),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ... import _core
 from ...trace.inputs import CSV_NAME, FileSet
-from .rank_files import SEPARATOR
+from .rank_files import SEPARATOR, all_same
 from .tracks import LEAST_STEPS, RUN_TAG
 
 WIDTHS = (100, 1000, 10000)
@@ -79,7 +79,7 @@ def read_windows(file_set: FileSet, width: int) -> RankWindows | None:
     ]
     kept = _of_training(windows, found["tracks"])
     kept &= _without_what_is_twice(windows, kept)
-    tags = {found["tracks"][track][2] for track in np.unique(windows["track"][kept]).tolist()}
+    tags = {found["tracks"][track][2] for track in set(windows["track"][kept].tolist())}
     windows, cells = _chosen(windows, cells, kept)
     return RankWindows(
         file_set.rank, windows, cells, _full_names(found["paths"], parents), parents,
@@ -100,6 +100,8 @@ def _starts(file_set: FileSet) -> Iterable[str]:
 def _of_training(windows: Rows, tracks: Sequence[tuple[int, int, str]]) -> npt.NDArray[np.bool_]:
     """Of each attempt the windows of one track: that of `my_utils run`, or else, of the thread with
     the lowest number that has half as many steps as another, that with most time in stages."""
+    if len(tracks) == 1:
+        return np.ones(len(windows), bool)
     steps = np.bincount(windows["track"], windows["steps"], len(tracks))
     timed = (windows["sum_ns"] - np.minimum(windows["untimed_sum_ns"], windows["sum_ns"])).astype(
         "f8"
@@ -123,6 +125,8 @@ def _of_training(windows: Rows, tracks: Sequence[tuple[int, int, str]]) -> npt.N
 def _without_what_is_twice(windows: Rows, those: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Of a coarse window and finer ones inside it the coarse one."""
     kept = np.ones(len(windows), bool)
+    if all_same(windows["width"]):
+        return kept
     widths = np.unique(windows["width"][those])[::-1]
     for attempt in np.unique(windows["attempt"]):
         of_attempt = those & (windows["attempt"] == attempt)
@@ -136,6 +140,8 @@ def _without_what_is_twice(windows: Rows, those: npt.NDArray[np.bool_]) -> npt.N
 
 
 def _chosen(windows: Rows, cells: Rows, kept: npt.NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    if kept.all():
+        return windows, cells
     places = np.cumsum(kept) - 1
     cells = cells[kept[cells["window"]]]
     cells["window"] = places[cells["window"]]

@@ -17,7 +17,7 @@ import numpy as np
 from .kinds import UNTIMED, kind_of_stage
 from .quantiles import median
 from .rank_files import SEPARATOR
-from .run_data import Integers, Matrix, RunData
+from .run_data import Integers, Matrix, RunData, cut, in_layers
 from .sync import Meetings, leave_together
 
 SAMPLE_RANKS = 16
@@ -165,7 +165,8 @@ def over_others(values: Matrix) -> Matrix:
     [-2.5, 3.5, -1.0]
     """
     if len(values) > FEW_RANKS:
-        return values - np.median(values, axis=0)
+        above: Matrix = values - median(values, 0)
+        return above
     others = medians_of_others(values)
     result: Matrix = values - np.stack([others(row) for row in range(len(values))])
     return result
@@ -177,16 +178,22 @@ def work_of(run: RunData, meetings: Meetings, rows: Integers, columns: Integers)
     meeting_stages: Integers = np.flatnonzero(meets.any(0))
     tail = _after_the_last_meeting(run, rows, meeting_stages)
     before = np.where(np.isin(columns - 1, columns), columns - 1, columns)
-    at = np.ix_(rows, columns)
-    totals = run.totals[at]
-    untimed = np.maximum(run.step_ns[at] - totals.sum(2), 0)
-    parts, part_of = _parts(run, at)
-    in_meetings = np.where(meets[:, None, meeting_stages], totals[..., meeting_stages], 0.0)
-    own = np.zeros((*untimed.shape, len(parts)))
+    parts, part_of = _parts(run, rows, columns)
+    shape = len(rows), len(columns)
+    in_meetings = in_layers((*shape, len(meeting_stages)))
+    own = in_layers((*shape, len(parts)))
+    timed = np.zeros(shape)
     for stage, part in enumerate(part_of):
-        late_by_one = run.totals[..., stage][np.ix_(rows, before)] if stage in tail else None
-        took = totals[..., stage] if late_by_one is None else late_by_one
-        own[..., part] += np.where(meets[:, None, stage], 0.0, took)
+        took = cut(run.totals[..., stage], rows, columns)
+        timed += took
+        if meets[:, stage].any():
+            place = int(np.searchsorted(meeting_stages, stage))
+            in_meetings[..., place] = np.where(meets[:, None, stage], took, 0.0)
+        if stage in tail:
+            took = run.totals[..., stage][np.ix_(rows, before)]
+        if not meets[:, stage].all():
+            own[..., part] += np.where(meets[:, None, stage], 0.0, took)
+    untimed = np.maximum(cut(run.step_ns, rows, columns) - timed, 0)
     if len(meeting_stages):
         late = _at_the_end(run, rows)
         untimed += late[:, before] - late[:, columns]
@@ -201,20 +208,21 @@ def work_of(run: RunData, meetings: Meetings, rows: Integers, columns: Integers)
         own[..., part] += inside[..., place]
     return Work(
         rows, parts, own, meeting_stages, names, meeting_parts, meetings.pipelines, together,
-        in_meetings - inside, inside, _step_ns(run, at, bool(len(meeting_stages))), tail,
+        in_meetings - inside, inside,
+        _step_ns(cut(run.step_ns, rows, columns), bool(len(meeting_stages))), tail,
     )  # fmt: skip
 
 
-def _step_ns(run: RunData, at: tuple[Integers, ...], meets: bool) -> float:
+def _step_ns(step_ns: Matrix, meets: bool) -> float:
     """The mean of a step. Of ranks that do not meet it is that of the slowest."""
-    means = np.nanmean(run.step_ns[at], axis=1)
+    means = np.nanmean(step_ns, axis=1)
     return float(means.mean() if meets else means.max())
 
 
-def _parts(run: RunData, at: tuple[Integers, ...]) -> tuple[list[str], list[int]]:
+def _parts(run: RunData, rows: Integers, columns: Integers) -> tuple[list[str], list[int]]:
     """The names of the parts, and of each stage its part. A stage that is around nearly all of a
     step ("iter") is not one itself: what is in no stage inside it is untimed."""
-    around = _wrappers(run, at)
+    around = _wrappers(run, rows, columns)
     names: list[str] = []
     part_of = []
     for stage in run.stages:
@@ -225,14 +233,17 @@ def _parts(run: RunData, at: tuple[Integers, ...]) -> tuple[list[str], list[int]
     return [*names, UNTIMED], part_of
 
 
-def _wrappers(run: RunData, at: tuple[Integers, ...]) -> set[str]:
-    step_ns = float(np.nanmean(run.step_ns[at]))
+def _wrappers(run: RunData, rows: Integers, columns: Integers) -> set[str]:
+    step_ns = float(np.nanmean(cut(run.step_ns, rows, columns)))
     found = set()
     for number, stage in enumerate(run.stages):
         inside = any(other.startswith(stage + SEPARATOR) for other in run.stages)
         parent = stage.rpartition(SEPARATOR)[0]
         if inside and (not parent or parent in found):
-            lengths = (run.ends[..., number] - run.begins[..., number])[at]
+            begins, ends = (
+                cut(moments[..., number], rows, columns) for moments in (run.begins, run.ends)
+            )
+            lengths = ends - begins
             if float(np.nan_to_num(lengths).mean()) >= AROUND * step_ns:
                 found.add(stage)
     return found
@@ -258,16 +269,19 @@ def _after_the_last_meeting(run: RunData, rows: Integers, meetings: Integers) ->
 
 def place_of(run: RunData, rows: Integers, stage: int) -> float:
     """How long after the begin of a step it usually begins; NaN where no rank has it."""
-    having = rows[np.isfinite(run.begins[rows, :, stage]).any(1)][:SAMPLE_RANKS]
+    having = rows[:SAMPLE_RANKS]
+    if not np.isfinite(run.begins[having, :, stage]).any(1).all():
+        having = rows[np.isfinite(run.begins[rows, :, stage]).any(1)][:SAMPLE_RANKS]
     return float(median(run.begins[having, :, stage] - run.step_begins[having]))
 
 
 def _at_the_end(run: RunData, rows: Integers) -> Matrix:
     """Rank × step: the time from the last end of a stage to the next step."""
-    ends = np.full(run.step_ns[rows].shape, -np.inf)
+    every = np.arange(len(run.steps))
+    ends = np.full((len(rows), len(every)), -np.inf)
     for stage in range(len(run.stages)):
-        np.fmax(ends, run.ends[rows, :, stage], out=ends)
-    rest = run.step_begins[rows] + run.step_ns[rows] - ends
+        np.fmax(ends, cut(run.ends[..., stage], rows, every), out=ends)
+    rest = cut(run.step_begins, rows, every) + cut(run.step_ns, rows, every) - ends
     result: Matrix = np.maximum(np.nan_to_num(rest, nan=0.0, neginf=0.0, posinf=0.0), 0)
     return result
 

@@ -6,10 +6,11 @@ from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..replay.inputs import judge, read_operations
+    from ..replay.inputs import read_operations
     from ..replay.judge import judge_operations
     from ..replay.operations import Operations
     from ..replay.result import ReplayFinding, ReplayVerdict
+    from ..replay.run_answer import judge
     from ..verdict.load import load_run
     from ..verdict.result import Finding, Verdict
     from ..verdict.run_data import RunData, SyncPoint
@@ -31,10 +32,11 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "analysis.replay.inputs": ("judge", "read_operations"),
+        "analysis.replay.inputs": ("read_operations",),
         "analysis.replay.judge": ("judge_operations",),
         "analysis.replay.operations": ("Operations",),
         "analysis.replay.result": ("ReplayFinding", "ReplayVerdict"),
+        "analysis.replay.run_answer": ("judge",),
         "analysis.verdict.load": ("load_run",),
         "analysis.verdict.result": ("Finding", "Verdict"),
         "analysis.verdict.run_data": ("RunData", "SyncPoint"),

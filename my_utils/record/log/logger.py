@@ -530,6 +530,10 @@ class GlobalLogger(metaclass=SingletonMeta):
         >>> GlobalLogger().log_profile_event(
         ...     time.time(), 3, "eval", "END", duration_ms=12.5, metadata={"split": "test, small"})
         """
+        if _core.log_plain_event(
+            timestamp, step, event_name, event_type, duration_ms, metadata, timestamp_ns
+        ):
+            return
         if timestamp_ns is None and timestamp is not None:
             timestamp_ns = exact_ns("timestamp", timestamp, 10**9, TIME_NS_MAX)
         elif timestamp_ns is not None:

@@ -14,7 +14,6 @@ timer.generate_report(".*", "logs/train/report.txt")
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import re
@@ -23,6 +22,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ... import _core
+from ...core import step_requests
 from ...core.aliases import renamed_parameters
 from ...core.environment import read_choice, switch_at_import
 from ...core.lazy_modules import lazy_module
@@ -376,13 +376,10 @@ def make_global_timer() -> MyTimer | NoOpMyTimer:
         return NoOpMyTimer()
 
 
-# By name: capture is a layer above the timers, and is loaded when somebody asks for one.
-_AT_STEP = "my_utils.profilers.capture.on_demand.job"
-
-
 def _serve_request(timer: _core.Timer, step: int) -> None:
-    """Called by `set_step` once somebody asked for a capture, see `my_utils.profilers.capture`."""
-    at_step = importlib.import_module(_AT_STEP).at_step
+    """Called by `set_step` once somebody asked for a capture, see `my_utils.profilers.capture`,
+    which is loaded only then."""
+    at_step = step_requests.load()
     _core.set_step_hook(at_step)
     at_step(timer, step)
 

@@ -2,7 +2,7 @@
 
     python -m tests.analysis.diff.proof [--trials 1000] [--store FILE] [--minutes N] [--out FILE]
 
-Prints the tables; with --out it writes the section of `docs/evidence.md`. With --store FILE it
+Prints the tables; with --out it writes them in Markdown. With --store FILE it
 goes on where it was interrupted, as long as the rules and the series are the same. Where
 PyPI's `arch` is installed the ends of the interval are compared with those that it gives.
 """

@@ -47,6 +47,22 @@ def test_two_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert any("my_utils run --repeat 5" in line for line in rest)
 
 
+def test_of_a_run_without_the_files_of_a_host_a_note_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for side, kept in (("a", 0), ("b", 1)):
+        folder = Run(ranks=2, steps=60).write(tmp_path / side)
+        for path in folder.glob(f"*rank_{1 - kept}*"):
+            path.unlink()
+    main([str(tmp_path / "a"), str(tmp_path / "b")])
+    notes = [line.strip() for line in capsys.readouterr().out.splitlines() if "note: " in line]
+    remedy = "put those of all hosts into one folder"
+    assert notes == [
+        f"note: {tmp_path}/a: no files of rank 1 of 2: {remedy}",
+        f"note: {tmp_path}/b: no files of rank 0 of 2: {remedy}",
+    ]
+
+
 def test_several_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = [str(path) for path in sorted(runs.glob("new-*"))]
     assert main([str(runs / "base-*"), "--with", *new, "--json"]) == 0

@@ -56,6 +56,18 @@ def test_draws_are_those_written_out(steps: int, block: int) -> None:
         np.testing.assert_allclose(drawn, wanted, rtol=1e-9)
 
 
+def test_the_error_of_several_runs_is_that_of_their_means() -> None:
+    scipy_stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
+    random = np.random.default_rng(3)
+    runs = [random.lognormal(size=(50, 2)) for _ in range(5)]
+    found = sample(runs, by_steps=False)
+    means = [one.mean(0) for one in runs]
+    np.testing.assert_allclose(found.errors, scipy_stats.sem(means))
+    wanted = scipy_stats.ttest_1samp(means, 1.0)
+    np.testing.assert_allclose((found.means - 1.0) / found.errors, wanted.statistic)
+    assert [found.freedom] * 2 == wanted.df.tolist()
+
+
 def test_whole_blocks_do_not_vary() -> None:
     figures = np.random.default_rng(0).lognormal(size=(300, 2))
     np.testing.assert_allclose(drawn_means(figures, 300, 50).std(0), 0, atol=1e-9)

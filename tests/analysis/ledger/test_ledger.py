@@ -19,8 +19,8 @@ from my_utils.analysis.ledger.rows import GOODPUT, PLACES, ROWS
 from my_utils.analysis.ledger.text import ledger_lines, table_lines
 from my_utils.analysis.replay.inputs import verdict_of
 
-from ...support.planted_runs import HEADER, START_NS, Run
-from ...support.run_csv import RankCsv
+from ...support.planted_runs import Run
+from ...support.run_csv import HEADER, START_NS, RankCsv
 
 pytestmark = pytest.mark.no_torch
 
@@ -81,6 +81,53 @@ def test_meetings_belong_together_by_their_number(tmp_path: Path) -> None:
     file.write_text("".join(row for row in rows if ",59," not in row))
     cut = ledger_of(folder)
     assert of(cut, "waiting", 1) == pytest.approx(of(whole, "waiting", 1), rel=0.03)
+
+
+def in_groups(folder: Path, sampled: int) -> Path:
+    """Four ranks in two groups, whose forward holds a collective. The first rank of each group is
+    late to it by 2 ms, and the calls of each `sampled`-th step have rows."""
+    for rank in range(4):
+        late = 2.0 if rank % 2 == 0 else 0.0
+        one = RankCsv(rank, 4)
+        one.process()
+        one.note("run", {"version": 1})
+        one.note("group", {"label": "tp", "members": "0-1" if rank < 2 else "2-3"})
+        one.note("sync", {"stage": "", "kind": "none", "members": ""})
+        for step in range(40):
+            at = 10.0 * step
+            one.step(step, at, [("input", 0, 1), ("forward", 1 + late, 6), ("optimizer", 6, 8)])
+            if step % sampled == 0:
+                one.stage("all_reduce tp", step, at + 2 + late, at + 5, tag="collectives")
+                one.stage("all_reduce tp", step, at + 5, at + 5.5, tag="collectives", tid=9)
+        one.in_order().write(folder)
+    return folder
+
+
+@pytest.mark.parametrize("sampled", [1, 8])
+def test_ranks_meet_in_stages_that_hold_collectives(tmp_path: Path, sampled: int) -> None:
+    ledger = ledger_of(in_groups(tmp_path / "logs", sampled))
+    waits = [of(ledger, "waiting", rank) for rank in range(4)]
+    assert waits == [0, 80_000_000, 0, 80_000_000]
+    assert [of(ledger, "compute", rank) for rank in range(4)] == [(3 + 2) * 40_000_000] * 4
+    assert [one.rank for one in ledger.culprits] == [0, 2]
+
+
+def test_a_stage_with_sends_and_receives_is_not_split(tmp_path: Path) -> None:
+    """Though a collective is called in it, too."""
+    waits = []
+    for kinds in (["collective"], ["pipeline", "collective"]):
+        for rank in range(2):
+            one = RankCsv(rank, 2)
+            one.process()
+            one.note("run", {"version": 1})
+            for kind in kinds:
+                one.note("sync", {"stage": "collective", "kind": kind, "members": "0-1"})
+            for step in range(40):
+                at = 10.0 * step
+                one.step(step, at, [("forward", 0, 2), ("collective", 2, 6 - rank)])
+            one.in_order().write(tmp_path / kinds[0])
+        waits.append(of(ledger_of(tmp_path / kinds[0]), "waiting"))
+    assert waits == [40_000_000, 0]
 
 
 # --- attempts ---

@@ -18,6 +18,7 @@ import pytest
 from my_utils.analysis.live import snapshot
 
 from ...conftest import ROOT
+from ...support.clock_shim import clock_shim
 from ...support.live_ranks import beat
 
 HOUR_S = 3600.0
@@ -83,24 +84,6 @@ def test_a_rank_that_does_not_is_silent(
     assert rank["state"] == "silent"
 
 
-SHIM = r"""
-#define _GNU_SOURCE
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-static volatile long long moved_ns;
-void set_clock(long long ns) { moved_ns = ns; }
-int clock_gettime(clockid_t clock, struct timespec *now) {
-    int failed = (int)syscall(SYS_clock_gettime, clock, now);
-    if (!failed && clock == CLOCK_REALTIME) {
-        long long ns = now->tv_sec * 1000000000LL + now->tv_nsec + moved_ns;
-        now->tv_sec = ns / 1000000000;
-        now->tv_nsec = ns % 1000000000;
-    }
-    return failed;
-}
-"""
-
 PROGRAM = """
 import ctypes, sys, time
 from my_utils import GlobalLogger, MyTimer
@@ -120,9 +103,7 @@ sys.stdin.readline()
 @pytest.mark.parametrize("by_s", [-7200, 7200, 86_400])
 def test_a_clock_that_is_set_while_a_stage_is_open(by_s: int, tmp_path: Path) -> None:
     """Of this host, read from the journal, and as another host reads it, from the heartbeat."""
-    (tmp_path / "shim.c").write_text(SHIM)
-    shim, logs, copy = tmp_path / "shim.so", tmp_path / "logs", tmp_path / "copy"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, tmp_path / "shim.c"], check=True)
+    shim, logs, copy = clock_shim(tmp_path), tmp_path / "logs", tmp_path / "copy"
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, logs, str(by_s * 10**9)],
         env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(ROOT)},

@@ -27,20 +27,6 @@ from ...support.schemas import loads_checked
 pytestmark = pytest.mark.no_torch
 
 
-@pytest.fixture
-def logs(tmp_path: Path) -> Path:
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    folder = tmp_path / "dumps"
-    folder.mkdir()
-    return folder
-
-
 def seen(logs: Path, dumps: Path) -> dict[str, Any]:
     return dict(live.snapshot(logs, flight_recorder=dumps)["flight_recorder"])
 

@@ -17,7 +17,7 @@ import pytest
 from my_utils.analysis import live
 from my_utils.cli.live import EXIT_FINE, EXIT_NOTHING, EXIT_SUSPECTS, EXIT_USAGE
 from my_utils.core import ranks
-from my_utils.core.run_files import files
+from my_utils.core.run_files import copied
 
 from ...conftest import RunPython
 from ...support.live_ranks import (
@@ -348,7 +348,7 @@ class TestSilence:
     ) -> None:
         write_beats(tmp_path, beat(0, 4, "iter", ago_s=0.5))
         now = (tmp_path / "rank_0.heartbeat.json").stat().st_mtime + age_s
-        monkeypatch.setattr(files, "time", SimpleNamespace(time=lambda: now))
+        monkeypatch.setattr(copied, "time", SimpleNamespace(time=lambda: now))
         (rank,) = snapshot(tmp_path, hung_after_s=1)["ranks"]
         assert (rank["beat_age_s"], rank["state"]) == (age_s, state)
 

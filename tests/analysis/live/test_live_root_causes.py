@@ -34,20 +34,6 @@ def start_rank(tmp_path: Path) -> Iterator[Start]:
     started.end()
 
 
-@pytest.fixture
-def logs(tmp_path: Path) -> Path:
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    folder = tmp_path / "dumps"
-    folder.mkdir()
-    return folder
-
-
 def in_call(rank: int, call: str, **more: Any) -> dict[str, Any]:
     """A heartbeat of a rank in its forward, in a recorded call."""
     waiting = beat(rank, 12, "forward", **more)

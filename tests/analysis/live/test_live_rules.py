@@ -247,6 +247,23 @@ class TestRecordedCollectives:
         ranks.append(rank_at(0, 12, ["input"]))
         assert blamed(ranks, Usual()) == {0}
 
+    def test_two_sends_to_each_other_are_no_pair(self) -> None:
+        ranks = [rank_at(n, 12, ["forward"], call=f"send {1 - n}") for n in range(2)]
+        standing = Standing(ranks, STUCK_S, Usual())
+        (cause,) = find_root_causes(standing, None, STUCK_S, {}).causes
+        assert (cause.kind, cause.ranks, cause.decided) == ("ring", [0, 1], False)
+        ranks[1] = rank_at(1, 12, ["forward"], call="recv 0")
+        pair = Standing(ranks, STUCK_S, Usual())
+        assert find_root_causes(pair, None, STUCK_S, {}).causes == []
+
+    def test_a_hang_is_as_old_as_the_first_that_stands(self) -> None:
+        ranks = [rank_at(n, 12, ["forward"], call=f"recv {n - 1}", still_s=60 - n)
+                 for n in range(1, 4)]  # fmt: skip
+        ranks.append(rank_at(0, 12, ["input"], still_s=61))
+        suspects = Standing(ranks, STUCK_S, Usual()).suspects
+        hang = find_hang(ranks, [], STUCK_S, suspects)
+        assert (hang.since_ns, len(hang.waiting)) == (10**18 - 61 * 10**9, 3)
+
     def test_a_ring_is_not_decided(self) -> None:
         ranks = [
             rank_at(0, 12, ["forward"], call="all_reduce a", source="heartbeat"),

@@ -67,7 +67,7 @@ class TestCulprits:
         assert set(found) <= {"exact", "left out", "no hang"}, found
         assert found["exact"] >= (3 if fault == "two" else 5)
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     @pytest.mark.parametrize("fault", FAULTS)
     def test_in_a_thousand(self, fault: str, tmp_path: Path) -> None:
         """A second culprit behind the first one often shows nowhere. Of what was skipped, swapped

@@ -117,6 +117,7 @@ def test_traces_name_it_wherever_it_pauses(run_python: RunPython, tmp_path: Path
     assert not fails, "\n".join(fails)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "case",
     [

@@ -23,7 +23,7 @@ from my_utils.analysis.replay.inputs import answer_of, verdict_of
 from my_utils.analysis.report import Report, ReportError, analyze
 from my_utils.analysis.report.judged import Source
 from my_utils.analysis.report.overlap import overlap_of
-from my_utils.analysis.report.page import StepTrace
+from my_utils.analysis.report.page import StepTrace, page_text
 from my_utils.analysis.report.run_page import page_of
 from my_utils.analysis.timeline.text import timeline_lines
 from my_utils.cli.report import main
@@ -31,7 +31,8 @@ from tools.perfetto_ui import Page, find_browser
 
 from ...clients.perfetto import TraceProcessor, why_missing
 from ...conftest import ROOT, RunPython
-from ...support.planted_runs import START_NS, SYNC, Run
+from ...support.planted_runs import SYNC, Run
+from ...support.run_csv import HEADER, START_NS
 from ...support.schemas import loads_checked
 
 pytestmark = [pytest.mark.long_file, pytest.mark.no_torch]
@@ -404,6 +405,37 @@ def test_steps_and_ranks_that_are_asked_for(run: tuple[Run, Path]) -> None:
     assert (found.run["first_step"], found.run["last_step"]) == (30, 59)
 
 
+def test_ranks_that_are_asked_for_are_shown_of_the_whole_run(tmp_path: Path) -> None:
+    """Whom they wait for is named, though it is not shown."""
+    logs = Run(ranks=8, ranks_a_host=4).slower(1.6, "forward", rank=3).write(tmp_path / "logs")
+    whole, found = analyze(logs), analyze(logs, ranks=[1, 6, 99])
+    assert found.verdict is not None and whole.verdict is not None
+    assert [one.ranks for one in found.verdict.findings] == [(3,)]
+    assert found.verdict.findings == whole.verdict.findings
+    assert found.stragglers == [] and "rank 99 has no files" in found.problems
+    rows = whole.ranks["rank"].isin([1, 6])
+    assert found.ranks.equals(whole.ranks[rows].reset_index(drop=True))
+    rows = whole.stages_by_rank["rank"].isin([1, 6])
+    assert found.stages_by_rank.equals(whole.stages_by_rank[rows].reset_index(drop=True))
+    assert found.hosts["ranks"].tolist() == [1, 1] and found.run["ranks"] == 2
+    assert found.heat.ranks.tolist() == [1, 6] and len(found.heat.excess_ms) == 2
+    assert (found.steps["busiest_rank"].isin([1, 6])).all() and (found.steps["rank"] == 3).all()
+    assert found.run["waited_s"] == pytest.approx(found.ranks["waited_s"].sum())
+    with pytest.raises(ReportError, match="no rank of the input is among those asked for"):
+        analyze(logs, ranks=[99])
+
+
+def test_the_page_of_some_ranks(tmp_path: Path) -> None:
+    logs = str(Run(ranks=8).slower(1.6, "forward", rank=3).write(tmp_path / "logs"))
+    whole, page = page_of(Source((logs,))), page_of(Source((logs,), frozenset([1, 6])))
+    assert page.run.ranks.tolist() == [1, 6]
+    assert [one.ranks for one in page.verdict.findings] == [(3,)]
+    assert np.array_equal(page.waited, whole.waited[[1, 6]]) and page.waited.sum() > 0
+    assert page.ledger is not None and page.ledger.ranks == [1, 6]
+    assert page.worst is not None and {one.rank for one in page.worst.ranks} == {1, 6}
+    assert re.search(r'"ranks": ?\[1, ?6\], ?"steps"', page_text(page))
+
+
 def test_ranks_without_files_and_ranks_that_ended_early(tmp_path: Path) -> None:
     run = planted()
     folder = run.write(tmp_path / "logs")
@@ -494,9 +526,7 @@ def test_nothing_to_report_on(tmp_path: Path) -> None:
         analyze(tmp_path)
     with pytest.raises(ReportError, match="no such file"):
         analyze(tmp_path / "nowhere")
-    (tmp_path / "profile_rank_0.csv").write_text(
-        "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
-    )
+    (tmp_path / "profile_rank_0.csv").write_text(HEADER)
     with pytest.raises(ReportError, match="no stage has ended"):
         analyze(tmp_path)
 
@@ -840,6 +870,7 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_cluster_of_ray_gives_the_same(

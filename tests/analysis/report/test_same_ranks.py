@@ -12,8 +12,8 @@ pytest.importorskip("pandas", reason="pandas is not installed")
 from my_utils.analysis.report import Report, analyze
 from my_utils.analysis.why import load_run
 
-from ...support.planted_runs import START_NS, Run
-from ...support.run_csv import RankCsv
+from ...support.planted_runs import Run
+from ...support.run_csv import START_NS, RankCsv
 
 pytestmark = pytest.mark.no_torch
 
@@ -171,9 +171,11 @@ def test_ranks_wait_for_those_that_they_meet(
     assert len(report.waits) == 30 * len(members)
 
 
-def test_a_rank_alone_waits_for_nobody(tmp_path: Path) -> None:
-    """Though the run says with whom it met."""
-    logs = recorded_meetings(tmp_path / "logs", ("0,1,2,3",))
-    report = analyze(logs, ranks=[2])
-    assert (report.run["waited_s"], report.run["synchronising"]) == (0.0, [])
-    assert report.waits.empty and report.stages["critical_share"].sum() == pytest.approx(1)
+def test_a_rank_alone_waits_for_those_that_it_met(tmp_path: Path) -> None:
+    """In two groups, of which one is shown."""
+    logs = recorded_meetings(tmp_path / "logs", ("0,1", "2,3"))
+    whole, shown = analyze(logs), analyze(logs, ranks=[0])
+    assert shown.ranks.equals(whole.ranks[whole.ranks["rank"] == 0])
+    assert shown.run["waited_s"] == pytest.approx(30 * 8e-3)
+    assert shown.run["synchronising"] == whole.run["synchronising"]
+    assert set(shown.waits["rank"]) == {1} and len(shown.waits) == len(whole.waits) / 2

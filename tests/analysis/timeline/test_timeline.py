@@ -130,6 +130,26 @@ def test_pauses_at_one_distance(tmp_path: Path, run_python: RunPython) -> None:
     assert (one["every"], one["ranks"], one["times"]) == (40, [0], 10)
 
 
+def test_pauses_at_one_distance_in_whatever_stage_they_come(
+    tmp_path: Path, run_python: RunPython
+) -> None:
+    """As a process that another one stops: one of them does not show, and the rank has other long
+    steps between them."""
+    run, random = Run(ranks=2, steps=800), np.random.default_rng(3)
+    factors = {"data": 160, "forward": 40, "backward": 27}
+    for step in (one for one in range(39, 800, 40) if one != 399):
+        stage = str(random.choice([*factors]))
+        run.slower(factors[stage], stage, rank=1, steps=step)
+    for step in random.choice(800, 12, replace=False):
+        run.slower(5, "forward", rank=1, steps=int(step))
+    logs = run.write(tmp_path / "logs")
+    line = next(one for one in shown(run_python, logs, "--timeline") if one.startswith("each "))
+    assert line.startswith("each 40 steps ") and "rank 1 takes " in line
+    assert "in one stage or another" in line
+    (one,) = json.loads("".join(shown(run_python, logs, "--json")))["timeline"]["periods"]
+    assert (one["every"], one["ranks"], one["stage"]) == (40, [1], None)
+
+
 def test_more_parts_than_fit_are_counted() -> None:
     run, _ = simulated("all ranks each week", 8, 1000, 0.26, 1)
     found = timeline(run)

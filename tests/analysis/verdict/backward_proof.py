@@ -6,7 +6,7 @@
 One training under `my_utils run` goes through all runs, one after another, `--steps` steps each: in
 a planted run one rank waits or computes for so many ms in the backward of one layer, in a healthy
 run nobody does. Each run is judged by itself, and so is each single step in which the ranks looked
-at their buckets. Prints the table; with --out it writes the section of `docs/evidence.md`. The
+at their buckets. Prints the table; with --out it writes it in Markdown. The
 same arguments give the same plants. 200 runs take some ten minutes on two quiet cores.
 """
 

@@ -5,7 +5,7 @@
 
 Needs root, FUSE, the cpu and memory controllers of cgroups of version 1, and cgroups of version 2
 beside them. Prints the tables;
-with --out it writes the section of `docs/evidence.md`.
+with --out it writes them in Markdown.
 """
 
 from __future__ import annotations

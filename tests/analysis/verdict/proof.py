@@ -2,7 +2,7 @@
 
     python -m tests.analysis.verdict.proof [--runs 100] [--healthy 500] [--out FILE]
 
-Prints the tables; with --out it writes the section of `docs/evidence.md`. `--plants`, `--sizes`
+Prints the tables; with --out it writes them in Markdown. `--plants`, `--sizes`
 and `--losses` take a part of it. The same arguments give the same runs.
 
 It takes more than a processor's hour. With --store FILE it goes on where it was interrupted, as

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from my_utils.analysis.replay.judge import judge_operations
-from my_utils.analysis.replay.operations import TOGETHER, Operations, numbers_of
-from my_utils.analysis.replay.torch_trace import END
+from my_utils.analysis.replay.operations import END, TOGETHER, Operations, numbers_of
 from my_utils.analysis.verdict.blame import COVERED
 from my_utils.analysis.verdict.kinds import kind_of_stage
 from my_utils.analysis.verdict.loss import LEAST_SHARE

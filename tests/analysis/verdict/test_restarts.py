@@ -120,6 +120,26 @@ def test_with_fewer_ranks(run_python: RunPython, tmp_path: Path) -> None:
 
 
 @pytest.mark.no_torch
+def test_with_fewer_ranks_where_each_host_counts_its_own_restarts(tmp_path: Path) -> None:
+    """Rank 2 of the first attempt was where rank 1 is now; that of rank 0 is another host."""
+    for rank, host, world_size, begin_s, attempt in (
+        (2, "node-2", 3, 1000.0, 1), (0, "node-1", 2, 2000.0, 1), (1, "node-2", 2, 2000.0, 2),
+    ):  # fmt: skip
+        about = f"pid=1,rank={rank},world_size={world_size},attempt={attempt},host={host}"
+        lines = [
+            "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata",
+            f'{begin_s},,{host},0,my_utils.process,INSTANT,,"tid=1,{about}"',
+        ]
+        for step in range(40):
+            lines.append(f"{begin_s + step * 0.1:.1f},,{host},{step},forward,END,50.0,tid=1")
+        path = tmp_path / f"profile_rank_{rank}.csv"
+        path.write_text("".join(f"{line}\n" for line in lines))
+    run = load_run(tmp_path)
+    assert run.ranks.tolist() == [0, 1]
+    assert "rank 2 is left out: the last attempt has fewer ranks" in run.problems
+
+
+@pytest.mark.no_torch
 def test_with_more_ranks(run_python: RunPython, tmp_path: Path) -> None:
     start(run_python, (0, 30), 0.2)
     for rank in range(2):

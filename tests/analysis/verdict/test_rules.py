@@ -13,6 +13,7 @@ from my_utils.analysis.verdict.rules import _join
 from my_utils.analysis.why import Finding, RunData, SyncPoint, Verdict, judge
 
 from ...support.array_runs import DDP, ArrayRun
+from ...support.verdict_figures import contradictions
 
 pytestmark = [pytest.mark.no_torch, pytest.mark.filterwarnings("error::RuntimeWarning")]
 
@@ -653,6 +654,24 @@ def test_a_meeting_that_the_first_ranks_do_not_have(here: slice) -> None:
     assert one.detail["hiccup_ns"] == pytest.approx(400e6, rel=0.01)
 
 
+@pytest.mark.parametrize("stage", ["untimed", "input", "optimizer"])
+def test_pauses_beside_what_a_stage_always_takes(stage: str) -> None:
+    """Both are what it spends, and what would be saved."""
+    run = ArrayRun(ranks=1, means_ms={"input": 20.0, "forward": 25.0, "optimizer": 20.0})
+    run.took_ns[:, :, run.at("untimed")] += 20e6
+    run.more(stage, 700, steps=slice(7, None, 10))
+    data = run.data()
+    verdict = judge(data)
+    one = worst(verdict)
+    if stage == "untimed":
+        took = data.step_ns[0, 1:] - data.totals[0, 1:].sum(1)
+    else:
+        took = data.totals[0, 1:, data.stages.index(stage)]
+    assert one.detail["took_ns"] == pytest.approx(took.mean(), rel=0.01)
+    assert one.saves_ns_a_step == pytest.approx(took.mean(), rel=0.01)
+    assert contradictions(dict(verdict.as_data())) == []
+
+
 def test_a_thousand_ranks() -> None:
     hosts = [f"node{rank // 8}" for rank in range(1000)]
     run = ArrayRun(ranks=1000, steps=60, hosts=hosts)
@@ -663,13 +682,31 @@ def test_a_thousand_ranks() -> None:
     assert "WAITING FOR host node51, 8 ranks" in verdict.lines()[0]
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_stage_that_all_ranks_have_and_one_has_more_of(ranks: int, seed: int) -> None:
+    """These are two findings: without the first, the others still have the second."""
+
+    def plant(run: ArrayRun) -> None:
+        run.more("untimed", 2 * LOST_MS)
+        run.more("untimed", LOST_MS, rank=1)
+
+    verdict, _, _ = planted(plant, ranks, seed)
+    found = {one.ranks: one.cost_ns_a_step * 1e-6 for one in verdict.costly}
+    assert found.keys() == {(1,), tuple(range(ranks))}
+    assert found[1,] == pytest.approx(LOST_MS, rel=0.1)
+    for one in verdict.costly:
+        assert ("others_ns" in one.detail) == (len(one.ranks) == 1)
+
+
 def test_costs_that_add_up_are_no_longer_so_many_times_each() -> None:
     found: dict[tuple[object, ...], Finding] = {}
     detail = {"times": 15, "each_ns": 16e6, "every": 4, "slow_step": 3}
-    _join(
-        found, Finding("input", (0,), stage="input", cost_ns_a_step=3e6, detail=detail), adds=True
-    )
-    _join(found, Finding("input", (0,), stage="input", cost_ns_a_step=1e6), adds=True)
+    for one in (
+        Finding("input", (0,), stage="input", cost_ns_a_step=3e6, detail=detail),
+        Finding("input", (0,), stage="input", cost_ns_a_step=1e6),
+    ):
+        _join(found, one, True, adds=True)
     (one,) = found.values()
     assert one.cost_ns_a_step == 4e6
     assert one.detail == {"times": 15, "every": 4, "slow_step": 3}

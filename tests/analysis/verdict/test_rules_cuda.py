@@ -17,6 +17,7 @@ from my_utils.analysis.why import Finding, RunData, SyncPoint, Verdict, judge, l
 from ...conftest import RunPython
 from ...fakes import compile_fake
 from ...record.stages.test_cuda_timing import PRELUDE
+from ...support.variants import gate_runs
 
 pytestmark = pytest.mark.no_torch
 
@@ -266,7 +267,7 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("events", ["forward|backward", None])
+@pytest.mark.parametrize("events", gate_runs(("None",), ["forward|backward", None]))
 @pytest.mark.parametrize(
     "values, kind",
     [

@@ -63,7 +63,8 @@ def test_the_next_capture_has_a_slow_step(ranks: list[int] | None, tmp_path: Pat
     words = line.split()
     first, end = map(int, words[words.index("--capture-steps") + 1].split(":"))
     assert any(step % EVERY == EVERY - 1 for step in range(first, end)), line
-    assert 22 <= first < end <= first + 2 * EVERY
+    assert 22 <= first < end == first + 3
+    assert words[words.index("--capture-every") + 1] == str(EVERY)
 
 
 def test_fewer_threads_are_not_advised_where_there_is_one() -> None:

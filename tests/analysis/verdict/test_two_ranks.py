@@ -107,6 +107,7 @@ def test_who_comes_last_by_turns_inside_backward_is_not_named(
     assert not any("comes last" in line for line in verdict["text"]), verdict["text"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("busy_cores")
 def test_a_slow_loader_on_busy_cores_is_input(run_python: RunPython, tmp_path: Path) -> None:
     verdict = verdict_of("loader", run_python, tmp_path)

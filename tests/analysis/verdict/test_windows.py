@@ -172,6 +172,24 @@ def test_a_run_whose_csv_is_whole_is_read_from_it(run_python: RunPython, tmp_pat
     assert load_run(str(tmp_path / "logs"), whole=True).width == 1
 
 
+def test_the_thread_that_trains_is_judged(run_python: RunPython, tmp_path: Path) -> None:
+    """And not one with fewer steps, though the process has begun with it."""
+    _loop(
+        run_python,
+        """
+        import threading
+        GlobalLogger().setup('logs', console=False, max_csv_bytes=65536, keep_csv_bytes=131072)
+        steps(200, slow=range(200))
+        trains = threading.Thread(target=steps, args=(4000,))
+        trains.start()
+        trains.join()
+        """,
+    )
+    found = load_run(str(tmp_path / "logs"), whole=True)
+    assert found.width > 1
+    assert float(np.median(found.step_ns)) < 100_000
+
+
 def test_attempts_follow_each_other(run_python: RunPython, tmp_path: Path) -> None:
     """The later one counts where steps were done again."""
     setup = "GlobalLogger().setup('logs', console=False)\n"

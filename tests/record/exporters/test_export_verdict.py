@@ -88,14 +88,32 @@ def test_tensorboard(command: str, logs: Path, tmp_path: Path, run_python: RunPy
     assert share.value == pytest.approx(said["untimed_share"], abs=1e-3)
     (share,) = read.Scalars("my_utils/untimed/share")
     assert share.value == pytest.approx(said["findings"][0]["share"], abs=1e-3)
-    if command == "why":
-        (goodput,) = read.Scalars("my_utils/goodput")
-        assert goodput.value == pytest.approx(said["ledger"]["goodput"], abs=1e-3)
-        rows = [name for name in read.Tags()["scalars"] if name.startswith("my_utils/ledger/")]
-        shares = [read.Scalars(name)[0].value for name in rows]
-        assert sum(shares) == pytest.approx(1.0, abs=1e-5)
+    (goodput,) = read.Scalars("my_utils/goodput")
+    assert goodput.value == pytest.approx(said["ledger"]["goodput"], abs=1e-3)
+    rows = [name for name in read.Tags()["scalars"] if name.startswith("my_utils/ledger/")]
+    shares = [read.Scalars(name)[0].value for name in rows]
+    assert sum(shares) == pytest.approx(1.0, abs=1e-5)
     (text,) = read.Tensors("my_utils/verdict")
     assert said["text"][0] in make_ndarray(text.tensor_proto)[0].decode()
+
+
+def test_a_report_without_a_page_sends_the_ledger_too(
+    logs: Path, tmp_path: Path, run_python: RunPython
+) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = tmp_path / "runs" / "one"
+    arguments = ["--json", "--export", f"tensorboard={board}"]
+    done = run_python("-m", "my_utils", "report", str(logs), *arguments)
+    assert done.returncode == 0, done.stderr
+    read = EventAccumulator(str(board))
+    read.Reload()
+    (goodput,) = read.Scalars("my_utils/goodput")
+    assert goodput.value == pytest.approx(
+        verdict_of(logs, run_python)["ledger"]["goodput"], abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("command", ["why", "report"])

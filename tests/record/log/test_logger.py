@@ -427,6 +427,30 @@ def test_a_tie_between_two_nanoseconds_goes_to_the_even_one(running: GlobalLogge
     assert sorted(row["timestamp_unix"][-1] for row in rows_of(running)) == ["0", "2", "2"]
 
 
+def test_durations_of_any_size_are_rounded_once_to_the_even_nanosecond(
+    running: GlobalLogger,
+) -> None:
+    """Ties, below and above half of a nanosecond, and the largest, against exact fractions."""
+    halves = [place / 128 for place in (1, 3, 5, -1, -3)]  # 7812.5 ns and so on
+    small = [0.0, 5e-324, 2.0**-64, 4.9e-7, 5.1e-7, 2.0**-21, -4.9e-7]
+    large = [4.6e12, -4.6e12, 4_500_000_000_000, 9.2e12]
+    wanted = {}
+    for number, duration in enumerate([*halves, *small, *large]):
+        running.log_profile_event(None, number, "r", "END", duration)
+        wanted[number] = Decimal(round(Fraction(duration) * 10**6)).scaleb(-6)
+    found = {int(row["step"]): Decimal(row["duration_ms"]) for row in rows_of(running)}
+    assert found == wanted
+
+
+def test_metadata_of_one_line_is_taken_as_it_is(running: GlobalLogger) -> None:
+    texts = {"loss=0.5": "loss=0.5", "name=größer": "name=größer", "a=1\r\nb=2": "a=1%0D%0Ab=2"}
+    for step, text in enumerate(texts):
+        running.log_profile_event(None, step, "m", "INSTANT", metadata=text)
+    found = {int(row["step"]): row["metadata"] for row in rows_of(running)}
+    for step, wanted in enumerate(texts.values()):
+        assert found[step].endswith(wanted)
+
+
 def test_times_before_1970_keep_their_sign(running: GlobalLogger) -> None:
     running.log_profile_event(-1.25, 0, "old", "INSTANT")
     assert rows_of(running)[0]["timestamp_unix"] == "-1.250000000"

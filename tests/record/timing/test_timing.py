@@ -153,6 +153,14 @@ class TestWhatIsRecorded:
         assert (count, total, low, high) == (1000, 500500, 1, 1000)
         assert squares == pytest.approx(sum((ns - 500.5) ** 2 for ns in range(1, 1001)))
 
+    def test_a_copy_has_those_beyond_max_samples(self) -> None:
+        tm = TimeManager(max_samples=100)
+        for ns in range(1, 1001):
+            tm.add("a", ns)
+        for other in (pickle.loads(pickle.dumps(tm)), copy.deepcopy(tm)):
+            assert other.records == tm.records
+            assert other.summary("a") == tm.summary("a")
+
     def test_names_without_end_go_under_one(self, caplog: pytest.LogCaptureFixture) -> None:
         forget("time_names")  # the warning of another test in this process
         tm = TimeManager()

@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 # four processes import torch side by side
-pytestmark = [pytest.mark.slow, pytest.mark.long_file, pytest.mark.timeout(320)]
+pytestmark = [pytest.mark.thorough, pytest.mark.long_file, pytest.mark.timeout(320)]
 
 JOB = """
 import os

@@ -247,7 +247,7 @@ def check_filled(found: GatheredTime, ranks: tuple[int, ...] = (0, 1)) -> None:
 
 
 class TestRanksThatLive:
-    @pytest.mark.slow
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "scenario",
         [
@@ -321,7 +321,7 @@ def die(rank: int, port: int, folder: str) -> None:
     os._exit(0)  # the others are gone: no orderly end
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_ranks_killed_before_during_and_after(tmp_path: Path) -> None:
     ranks = start(4, die, str(tmp_path))
     for process in ranks:
@@ -387,7 +387,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_backend_that_gathers_nothing(lost: Path) -> None:
     """The fake backend's collectives give nothing back, and take no object."""
     found = GatheredTime.load(lost / "well")

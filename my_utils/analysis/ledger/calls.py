@@ -1,0 +1,49 @@
+"""The stages inside which a rank called collectives: there it meets the members of the groups."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.run_files.state import COLLECTIVES_TAG
+from ..verdict.rank_files import Columns, RankStages, chosen, depths_of
+from ..verdict.recorded_rank import PEERS, WAIT
+from .sweep import segments_of
+
+INSIDE = "inside"  # a kind of meetings
+
+
+def meetings_inside(rank: RankStages, stages: Columns) -> list[tuple[str, str, str]]:
+    """Stage, members and kind, each once. stages: of the training thread; calls of others count
+    nowhere. Of many steps some have no rows of their calls, but the same stages."""
+    if COLLECTIVES_TAG not in rank.tags:
+        return []
+    members = {
+        note.pairs.get("label", ""): note.pairs.get("members", "")
+        for note in rank.notes
+        if note.name == "my_utils.group"
+    }
+    found = (
+        (rank.paths[stage], members.get(_group_of(rank.paths[call]), ""))
+        for stage, call in _stages_and_calls(rank, stages)
+    )
+    return [(stage, ranks, INSIDE) for stage, ranks in dict.fromkeys(found) if ranks]
+
+
+def _group_of(call: str) -> str:
+    """The label of its group: of "wait all_reduce tp" it is "tp". "" for a send or a receive."""
+    kind, _, place = call.removeprefix(WAIT).partition(" ")
+    return "" if kind in PEERS else place
+
+
+def _stages_and_calls(rank: RankStages, stages: Columns) -> list[list[int]]:
+    """The paths of the innermost stage and of the call in it, each pair once."""
+    is_call = rank.stages["tag"] == rank.tags.index(COLLECTIVES_TAG)
+    calls = chosen(rank.stages, is_call & np.isin(rank.stages["tid"], np.unique(stages["tid"])))
+    depth = depths_of(rank.around)[stages["path"]]
+    segments = segments_of(stages["begin_ns"], stages["end_ns"], depth)
+    at = np.searchsorted(segments.begin_ns, calls["begin_ns"], "right") - 1
+    is_within = (at >= 0) & (at < len(segments.owner))
+    owner = segments.owner[at[is_within]]
+    pairs = np.stack([stages["path"][owner], calls["path"][is_within]])[:, owner >= 0]
+    found: list[list[int]] = np.unique(pairs, axis=1).T.tolist()
+    return found
