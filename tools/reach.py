@@ -2,7 +2,7 @@
 
 Reach: the lines of all modules of the package that a command may import: at once, inside a
 function, or by a string that is the name of a module. The `__init__` of a package counts with any
-of its modules; the names that it loads lazily do not.
+of its modules; what it loads lazily, by name or in a function, does not.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _imports(module: str, tree: ast.AST, modules: Mapping[str, Path]) -> Iterato
     """Of a package its own `__init__`, where a name of it is imported."""
     is_package = modules[module].name == "__init__.py"
     parts = module.split(".") if is_package else module.split(".")[:-1]
-    for node in _run_nodes(tree):
+    for node in _run_nodes(tree, in_functions=not is_package):
         if isinstance(node, ast.ImportFrom):
             base = parts[: len(parts) + 1 - node.level] if node.level else []
             name = ".".join([*base, *filter(None, [node.module])])
@@ -63,11 +63,13 @@ def _imports(module: str, tree: ast.AST, modules: Mapping[str, Path]) -> Iterato
             yield str(node.value)
 
 
-def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+def _run_nodes(tree: ast.AST, *, in_functions: bool) -> Iterator[ast.AST]:
     """Without what only a type checker reads."""
     left = [tree]
     while left:
         node = left.pop()
+        if isinstance(node, ast.FunctionDef) and not in_functions:
+            continue
         yield node
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             left.extend(node.orelse)

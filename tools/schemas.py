@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 from types import GenericAlias
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 
@@ -27,7 +27,8 @@ from my_utils.analysis.verdict.result import VerdictData
 from my_utils.analysis.why.hang import WhyData
 from my_utils.cli.diff import DiffData
 from my_utils.cli.env import EnvironmentData
-from my_utils.profilers.capture.on_demand.control_data import CaptureData
+from my_utils.profilers.capture.on_demand.control_file import Request
+from my_utils.profilers.capture.on_demand.result import Response
 from my_utils.profilers.ncu.analysis import ComparedKernelsData, KernelsData
 from my_utils.tensors.diverge.result import ReportData as DivergeData
 from my_utils.tensors.passport.compare import ComparedData
@@ -44,6 +45,29 @@ RULE = "Later versions only add keys, so that keys which are not here are allowe
 # A named tuple that is printed as an object.
 SpanData = msgspec.defstruct(
     "Span", list(get_type_hints(Span).items()), namespace={"__doc__": Span.__doc__}
+)
+
+# A request as the control file has it, see `Request.as_data`.
+RequestData = msgspec.defstruct(
+    "RequestData",
+    [
+        (name, {"ranks": str | None, "options": list[str]}.get(name, kind))
+        for name, kind in get_type_hints(Request).items()
+        if name not in ("every", "times")
+    ]
+    + [(name, int | msgspec.UnsetType, msgspec.UNSET) for name in ("every", "times")],
+    namespace={"__doc__": inspect.cleandoc(Request.__doc__ or "").rpartition("\n\n")[0]},
+)
+CaptureData = msgspec.defstruct(
+    "CaptureData",
+    [
+        ("version", Literal[1]),
+        ("request", RequestData),
+        ("answers", dict[int, Response] | msgspec.UnsetType, msgspec.UNSET),
+    ],
+    namespace={
+        "__doc__": "What was requested.\n\nanswers: only with --wait: the responses by rank."
+    },
 )
 
 # By file: the command, and the type of what it prints.
