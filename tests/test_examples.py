@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from .support.variants import gate_runs
+
 # some import much, in several processes
 pytestmark = [pytest.mark.long_file, pytest.mark.timeout(320)]
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-# They train for half a minute. What they show is tested elsewhere, too.
-RUNS_LONG = ("compare_two_runs.py", "what_hiccups_are.py", "who_is_late_in_backward.py")
+# The others train for half a minute, or show what is tested elsewhere, too.
+IN_GATE = ("custom_events.py", "find_first_nan.py", "slow_loader.py", "train_gpt.py")
 RUN_BELOW = (
     "find_a_planted_bug.py", "plain_loop.py", "replica_watch.py", "weights_passport.py",
     "where_memory_goes.py",
@@ -69,16 +71,11 @@ def test_there_are_examples() -> None:
     }
 
 
-def scripts() -> list[object]:
-    return [
-        pytest.param(path, id=path.name,
-                     marks=[pytest.mark.thorough] if path.name in RUNS_LONG else [])
-        for path in EXAMPLES if path.name not in RUN_BELOW
-    ]  # fmt: skip
+SCRIPTS = [path for path in EXAMPLES if path.name not in RUN_BELOW]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", scripts())
+@pytest.mark.parametrize("script", gate_runs(IN_GATE, SCRIPTS, lambda path: path.name))
 def test_runs_as_it_is(script: Path, tmp_path: Path) -> None:
     run_as_it_is(script, tmp_path)
 
@@ -171,6 +168,7 @@ def test_the_drift_of_a_replica_is_found(tmp_path: Path) -> None:
     assert "0.weight: replicas differ: rows 32-47: rank 2 against the 3 others" in found
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_drift_of_a_watched_replica_is_found(tmp_path: Path) -> None:
     found = run_as_it_is(ROOT / "examples" / "replica_watch.py", tmp_path)

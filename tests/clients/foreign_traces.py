@@ -20,9 +20,9 @@ import pytest
 
 from my_utils.csv2trace import csv_to_trace
 
+from ..support.run_csv import HEADER
 from .perfetto import TraceProcessor
 
-HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 RUN_S = 1_750_000_000
 SLICES = """
 select s.name, s.dur, s.ts, p.name as process, t.name as thread, pp.name as other

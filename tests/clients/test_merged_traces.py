@@ -21,8 +21,9 @@ from my_utils.csv2trace import ConversionWarning, csv_to_trace
 from my_utils.trace.chrome_json import ChromeJson, TraceFileError
 
 from ..conftest import ROOT
+from ..support.run_csv import HEADER
+from ..support.variants import gate_runs
 from .foreign_traces import (
-    HEADER,
     RUN_S,
     SLICES,
     TOOLS,
@@ -52,7 +53,9 @@ LONG = (torch_trace, chrome_trace)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "tool",
-    [pytest.param(tool, marks=pytest.mark.thorough if tool in LONG else ()) for tool in TOOLS],
+    gate_runs(
+        [tool.__name__ for tool in TOOLS if tool not in LONG], TOOLS, lambda tool: tool.__name__
+    ),
 )
 def test_every_slice_and_arrow_of_a_real_trace_is_there_once(tool: Any, tmp_path: Path) -> None:
     began_s = int(time.time())

@@ -12,12 +12,11 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from my_utils.csv2trace import csv_to_trace
 
+from ..support.run_csv import HEADER, START_NS
 from .perfetto import TraceProcessor, why_missing
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 
-HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
-START_NS = 1_750_000_000_000_000_000
 HOUR_NS = 3_600_000_000_000
 JSON_BASE_NS = START_NS - 1_000_000_000
 PROTOBUF_BASE_NS = (START_NS // HOUR_NS - 1) * HOUR_NS

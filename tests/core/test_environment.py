@@ -70,10 +70,10 @@ def test_a_process_reads_its_switch(text: str, kind: str, run_python: RunPython)
 
 # In capitals in files that read the environment, and no variables.
 OTHERS = {
-    "ASYNC_END", "ASYNC_START", "COUNTER", "CRITICAL", "DEBUG", "DIR", "ERROR",
+    "ADDRESS", "ASYNC_END", "ASYNC_START", "COUNTER", "CRITICAL", "DEBUG", "DIR", "ERROR",
     "EXAMPLE_SWITCH", "FLOW_END", "FLOW_START", "INFO", "INSTANT", "JSON", "LIST", "LOGGER",
-    "LOG_DIR", "MU_HAVE_NVTX", "NOT_SET", "OK", "RANKS", "SC_CLK_TCK", "SC_PAGE_SIZE", "SECONDS",
-    "SPREAD", "STEPS", "UNKNOWN", "WARNING",
+    "LOG_DIR", "MU_HAVE_NVTX", "NOT_SET", "OK", "OMP_NUM_THREADS", "PNG", "RANKS", "RGB",
+    "SC_CLK_TCK", "SC_PAGE_SIZE", "SECONDS", "SPREAD", "STEPS", "UNKNOWN", "WARNING",
 }  # fmt: skip
 
 

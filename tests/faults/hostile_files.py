@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from ..support import flight_dumps
+from ..support.run_csv import HEADER
 from ..support.torch_traces import slice_of
 
 SECONDS = 20
@@ -210,9 +211,6 @@ def ncu(folder: Path, chance: random.Random) -> None:
         read_page(path)
 
 
-HEAD = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
-
-
 def a_profile(chance: random.Random) -> str:
     """Tracks that cross, ids that are used again, huge numbers, rows that are cut."""
     rows = []
@@ -229,7 +227,7 @@ def a_profile(chance: random.Random) -> str:
             f"1750000000.{chance.randrange(10**9):09},,h,{number(4)},s{chance.randrange(4)},{kind},"
             f'{number(9)},"{pairs}"\n'
         )
-    return HEAD + "".join(rows)
+    return HEADER + "".join(rows)
 
 
 def profile(folder: Path, chance: random.Random) -> None:
@@ -252,7 +250,7 @@ def merged_trace(folder: Path, chance: random.Random) -> None:
     from my_utils.csv2trace import ConversionError, csv_to_trace
 
     path, other = folder / "profile_rank_0.csv", folder / "other.trace"
-    path.write_text(HEAD + '1750000000.000000001,,h,1,s,INSTANT,,"tid=1"\n')
+    path.write_text(HEADER + '1750000000.000000001,,h,1,s,INSTANT,,"tid=1"\n')
     phases = ["X", "B", "E", "i", "C", "M", "s", "f", "b", "e", "P", "?"]
     events = [{**EVENT, "ph": chance.choice(phases), "id": number} for number in range(6)]
     content = {"traceEvents": events, "baseTimeNanoseconds": 1_750_000_000_000_000_000}

@@ -34,6 +34,7 @@ CHUNKS_AT, CHUNK_BYTES, RING_AT, SLOT = 1089536, 532480, 2 * PAGE, 64
 RECORD = struct.Struct("<4B2H2QqQQ2IQ")  # kind, event, flags, depth, name, slots, node, …, step, …
 STAGE, EVENT = 1, 2
 OTHER_BOOT = b"00000000-0000-4000-8000-000000000000"
+NEWEST = "profile_rank_0.csv"
 ADOPTED_EACH = 5
 ROW = re.compile(rb"\d+\.\d{9},")
 UNPROVEN = re.compile(rb"my_utils\.doubtful.*unproven=(\d+)")
@@ -261,8 +262,8 @@ def make_image(source: random.Random, series: Series, folder: Path) -> Image:
     oldest = sorted(name for name in csvs if ".part" in name)
     for name in oldest[: source.choice([0, 0, len(oldest) // 2, len(oldest)])]:
         del csvs[name]  # as keep_csv_bytes does
-    newest = "profile_rank_0.csv"
-    csvs[newest] = worn(source, csvs[newest])
+    if NEWEST in csvs:  # a rotation moves it away before it begins the next one
+        csvs[NEWEST] = worn(source, csvs[NEWEST])
     for name, data in csvs.items():
         (folder / name).write_bytes(data)
     was_removed = csvs.keys() != all_csvs.keys()
@@ -304,9 +305,9 @@ def read_only(image: Image) -> tuple[bytes, bool]:
 
 def adopted(image: Image) -> tuple[bytes, bool]:
     """After a restart, and after one more when the first was killed while it wrote."""
-    journal, current = image.journal.read_bytes(), image.folder / "profile_rank_0.csv"
+    journal, current = image.journal.read_bytes(), image.folder / NEWEST
     after, said = restart(image)
-    data, before = current.read_bytes(), image.csvs[current.name]
+    data, before = current.read_bytes(), image.csvs.get(NEWEST, b"")
     if data.startswith(before.rstrip(b"\0")[: before.rfind(b"\n") + 1]):
         current.write_bytes(data[: (len(data) + len(before)) // 2])
         write_sparse(image.journal, journal)

@@ -49,7 +49,7 @@ def check(root: Path, finished: list[str]) -> int:
     return len(seen)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_killed_while_it_dumps(tmp_path: Path, mode: str, part: int) -> None:
@@ -152,7 +152,7 @@ print(json.dumps(made))
 """
 
 
-@pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.slow), "async"])
+@pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.thorough), "async"])
 def test_a_full_disk(tmp_path: Path, mode: str) -> None:
     done = run_on_mount(tmp_path, "rw", FULL.format(mode=mode))
     made = json.loads(done.stdout.splitlines()[-1])

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from my_utils.trace.foreign import HEADER
+
 from ..conftest import RunPython
 
 pytestmark = pytest.mark.no_torch
@@ -50,8 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def rows() -> bytes:
-    head = b"timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,"
-    return head + b"metadata\n" + b"".join(
+    return HEADER + b"".join(
         ROW % (step * 2_000_000 + end * 1_000_000, step, [b"START", b"END"][end],
                [b"", b"1.0"][end], step + 1)
         for step in range(30)

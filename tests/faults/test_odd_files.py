@@ -13,6 +13,7 @@ import pytest
 from my_utils.run.folder import write_run_file
 
 from ..conftest import RunPython
+from ..support.variants import gate_runs
 from .programs import finished, run, steps_of
 
 CHILD = Path(__file__).with_name("odd_files.py")
@@ -53,16 +54,12 @@ def write_run(run_python: RunPython, folder: Path) -> None:
     write_run_file(folder, {"command": ["train.py"], "world_size": 3})
 
 
-LONG = ("live", "diff", "report {} -o")
+LONG = ("live", "diff", "report {} -o", "why")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(name, marks=pytest.mark.thorough) if name.startswith(LONG) else name
-        for name in COMMANDS
-    ],
+    "command", gate_runs([name for name in COMMANDS if not name.startswith(LONG)], COMMANDS)
 )
 def test_a_command_passes_an_odd_file_over(
     command: str, run_python: RunPython, tmp_path: Path

@@ -154,6 +154,7 @@ for kind in ("wrapper and hook", "context", "decorator"):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_child_of_multiprocessing_writes_what_is_open(
     tmp_path: Path, run_python: RunPython

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from my_utils import _core
 
+from ..support.run_csv import HEADER
 from .harness import case
 
 
@@ -132,11 +133,8 @@ def give_memory_back(folder: Path) -> Iterator[Callable[[], object]]:
 
 @case("read_stages", "read_notes", "read_run_metadata", repeat=200)
 def read_stages_and_notes_of_parts(folder: Path) -> Iterator[Callable[[], object]]:
-    header = (
-        "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
-    )
     rows = (
-        header + '1,,h,0,my_utils.sync,INSTANT,,"tid=7,stage=a"\n'
+        HEADER + '1,,h,0,my_utils.sync,INSTANT,,"tid=7,stage=a"\n'
         '1,,h,0,a,START,,"node_id=1"\n2,,h,0,a,END,1,"node_id=1"\n'
     ).encode()
     good, left_open = ("good", -1, -1, rows, True), ("open", -1, -1, rows[:-30], True)
@@ -194,8 +192,7 @@ def journals_that_are_none(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
-TRACE_ROWS = (
-    b"timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
+TRACE_ROWS = HEADER.encode() + (
     b'1750000000.5,,h,0,a,START,,"node_id=1,parent_id=0,tid=7,k=v"\n'
     b'1750000000.6,,h,0,a,END,,"node_id=1,parent_id=0,tid=7,k=v"\n'
     b'1750000000.7,,h,0,open,START,,"node_id=2,parent_id=0,tid=7"\n'

@@ -28,6 +28,23 @@ def hash_tensors(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
+@case("row_hashes", repeat=500)
+def hash_rows(folder: Path) -> Iterator[Callable[[], object]]:
+    matrix, big = torch.randn(40, 50), torch.randn(4, 2**16)
+    meta = torch.empty(3, 3, device="meta")
+
+    def action() -> None:
+        for tensor in (matrix, matrix.T, big, matrix.numpy()[::-1]):
+            _core.row_hashes(tensor)
+            _core.row_hashes(tensor, False)
+        for wrong in (matrix[0, 0], meta, None):
+            with contextlib.suppress(TypeError, ValueError):
+                _core.row_hashes(wrong)
+                raise AssertionError(f"{wrong!r} was hashed")
+
+    yield action
+
+
 @case("has_memory")
 def ask_for_memory(folder: Path) -> Iterator[Callable[[], object]]:
     plain, meta = torch.randn(64), torch.empty(3, device="meta")

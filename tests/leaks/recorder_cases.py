@@ -65,13 +65,23 @@ def open_with_bad_arguments(folder: Path) -> Iterator[Callable[[], object]]:
     yield action
 
 
-@case("log_event", "drain", "memory_rows", "troubles", "set_time_offset_ns", repeat=500)
+@case(
+    "log_event",
+    "log_plain_event",
+    "drain",
+    "memory_rows",
+    "troubles",
+    "set_time_offset_ns",
+    repeat=500,
+)
 def events(folder: Path) -> Iterator[Callable[[], object]]:
     _core.open_output(kind="null")
 
     def action() -> None:
         _core.log_event("loss", "COUNTER", 3, "value=1", 1_750_000_000_000_000_000, 5)
         _core.log_event("mark", "INSTANT")
+        _core.log_plain_event(1.75e9, 3, "eval", "END", 1.5, "loss=0.5", None)
+        _core.log_plain_event(None, None, "a\udcff", "INSTANT", None, None, None)
         with suppress(ValueError):
             _core.log_event("mark", "NOTHING")
         _core.set_time_offset_ns(5)

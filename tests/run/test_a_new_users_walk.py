@@ -78,6 +78,7 @@ def walk(environment: Environment, home: Path) -> None:
     assert missing.stdout.startswith("NOT JUDGED: no files of rank 1 of 2"), missing.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_walk(tmp_path: Path) -> None:
     walk(with_torch_of_the_tests(tmp_path / "venv"), tmp_path / "home")

@@ -111,6 +111,7 @@ def test_batches_of_tensordict() -> None:
     assert batch_size(tensordict.TensorDict({"x": X}, batch_size=[4])) == (4, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_training_on_odd_batches_computes_the_same(run_python: RunPython, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ODD)

@@ -387,7 +387,7 @@ def launched(folder: Path) -> None:
     subprocess.run([*command, *launch, "train.py"], cwd=folder, env=env, check=True, timeout=200)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_records_the_last_backward_of_some_steps(tmp_path: Path) -> None:
     """One in four; of a machine that is slow to write them one in eight or sixteen."""
     launched(tmp_path)

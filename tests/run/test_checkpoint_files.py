@@ -12,6 +12,7 @@ import pytest
 
 from ..conftest import ROOT
 from ..support import profile_rows
+from ..support.variants import gate_runs
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -47,12 +48,14 @@ def digest(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
 
 
-OTHER_WORDS = ("a path by name", "an open file")
+SELDOM = ("a path by name", "an open file", "lightning")
 SAVES = {
     "torch": "torch.save(model.state_dict(), FILE)",
     "a path by name": "import pathlib\ntorch.save(obj=model.state_dict(), f=pathlib.Path(FILE))",
     "an open file": "with open(FILE, 'wb') as file: torch.save(model.state_dict(), file)",
     "safetensors": "import safetensors.torch as s; s.save_file(model.state_dict(), FILE)",
+    "lightning": "from lightning.fabric.plugins.io import TorchCheckpointIO\n"
+    "TorchCheckpointIO().save_checkpoint(model.state_dict(), FILE)",
     "distributed": "import torch.distributed.checkpoint as d\n"
     "d.save(model.state_dict(), checkpoint_id=FILE, no_dist=True)",
 }
@@ -61,15 +64,14 @@ LOADS = {
     "a path by name": "import pathlib; torch.load(f=pathlib.Path(FILE))",
     "an open file": "with open(FILE, 'rb') as file: torch.load(file)",
     "safetensors": "import safetensors.torch as s; s.load_file(FILE)",
+    "lightning": "from lightning.fabric.plugins.io import TorchCheckpointIO\n"
+    "TorchCheckpointIO().load_checkpoint(FILE)",
     "distributed": "import torch.distributed.checkpoint as d\n"
     "d.load(model.state_dict(), checkpoint_id=FILE, no_dist=True)",
 }
 
 
-@pytest.mark.parametrize(
-    "how",
-    [pytest.param(how, marks=pytest.mark.thorough) if how in OTHER_WORDS else how for how in SAVES],
-)
+@pytest.mark.parametrize("how", gate_runs(SAVES.keys() - SELDOM, SAVES))
 def test_what_was_saved_is_known_again(tmp_path: Path, how: str) -> None:
     (tmp_path / "sub").mkdir()
     file = "sub/kept" if how == "a path by name" else "kept"

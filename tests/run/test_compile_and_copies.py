@@ -143,7 +143,7 @@ def run(code: str, folder: Path) -> None:
     subprocess.run([sys.executable, str(script), str(folder)], check=True, env=settings)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("compile", "graphs", "forward"),
     [
@@ -165,7 +165,7 @@ def test_no_graph_break_and_no_recompile(
     run(COMPILED.format(compile=compile, graphs=graphs, forward=forward), tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "code",
     [HIDDEN, COPIES, FROZEN, DEEPER, GRAPHS],

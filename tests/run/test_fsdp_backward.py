@@ -125,7 +125,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("environment", "kept"),
     [
@@ -181,7 +181,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_a_run_records_the_collectives_inside_backward(version: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)

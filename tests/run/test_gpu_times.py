@@ -55,7 +55,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> str:
     return os.pathsep.join(filter(None, [str(driver.parent), os.environ.get("LD_LIBRARY_PATH")]))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("when", "switch", "said"),
     [
@@ -75,7 +75,7 @@ def test_they_begin_with_cuda_unless_switched_off(
     assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_stages_of_the_host_have_none(libraries: str, run_python: RunPython) -> None:
     """Two events there are as far apart as the host waits, which looks like work of the device."""
     done = run_python("-c", STAGES, env={"LD_LIBRARY_PATH": libraries})

@@ -44,13 +44,13 @@ def forwards(run_python: RunPython, folder: Path, keeps: bool) -> list[int]:
     return [ends[step] for step in range(max(ends) + 1)]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_model_that_is_gone_is_not_watched(run_python: RunPython, tmp_path: Path) -> None:
     found = forwards(run_python, tmp_path, keeps=False)
     assert found == [0] * 8 + [1] * (2 * STEPS - 8)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_model_that_rests_is_not_watched_for_long(run_python: RunPython, tmp_path: Path) -> None:
     found = forwards(run_python, tmp_path, keeps=True)
     assert found[:STEPS] == [0] * 8 + [1] * (STEPS - 8)

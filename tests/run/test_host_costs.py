@@ -67,7 +67,7 @@ def run(script: str, folder: Path, iterations: int, pause_s: float) -> tuple[Any
     return json.loads(done.stdout), rows
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_each_iteration_took(tmp_path: Path) -> None:
     measured, rows = run(SCRIPT, tmp_path, 24, 0.002)
     # The first reading is that before iteration 1, and the last iteration has no next one.
@@ -85,7 +85,7 @@ def test_what_each_iteration_took(tmp_path: Path) -> None:
     assert collected_us == pytest.approx(1e6 * (measured[23][1] - measured[3][1]), rel=0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_short_iterations_share_a_row(tmp_path: Path) -> None:
     _, rows = run(SCRIPT.replace("number % 4 ==", "number ==-"), tmp_path, 400, 0)
     assert 0 < len(rows) < 399
@@ -108,7 +108,7 @@ def run_with_hiccups(folder: Path, cause: str, **environment: str) -> tuple[list
     return [ns // 1000 for ns in json.loads(done.stdout)], rows
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cause", "counter"),
     [("GIL, by C", "gil_us"), ("SIGSTOP", "stopped_us"), ("sleep", "other_us")],
@@ -125,7 +125,7 @@ def test_what_the_thread_waited_for_is_sampled(tmp_path: Path, cause: str, count
     assert max(sums, key=lambda name: sums[name]) == counter, sums
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_sampling_can_be_switched_off(tmp_path: Path) -> None:
     """What is not sampled has no number, not a zero."""
     _, rows = run_with_hiccups(tmp_path, "sleep", MY_UTILS_RUN_HOST_SAMPLES="0")
@@ -213,7 +213,7 @@ def slow_file(folder: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(mount)], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "counter", "text"),
     [
@@ -251,7 +251,7 @@ def test_the_worker_that_the_training_waits_for(
     assert any(text in line for line in verdict["text"]), verdict["text"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_a_worker_reads_from_a_disk(tmp_path: Path) -> None:
     """As the kernel counts it, once a second; a sample of 4 MiB is read again and again."""
     (tmp_path / "train.py").write_text(LOADER)

@@ -12,7 +12,7 @@ from tests.support.profile_rows import read
 from ..conftest import RunPython
 from ..support.schemas import loads_checked
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
 STEPS, EVERY, BATCHES = 60, 10, 4
 

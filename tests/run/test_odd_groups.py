@@ -9,7 +9,7 @@ import pytest
 from ..conftest import RunPython
 from ..support.profile_rows import read
 
-pytestmark = pytest.mark.slow  # each starts torch twice
+pytestmark = pytest.mark.thorough  # each starts torch twice
 
 TRAINS = """
 import datetime, gc, weakref

@@ -91,18 +91,18 @@ def forwards(run_python: RunPython, folder: Path, kinds: str, said: str = "") ->
     return number
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_own_ways_to_list_what_is_in_them(run_python: RunPython, tmp_path: Path) -> None:
     kinds = "[Net, NamedParameters, NamedModules, Parameters]"
     assert forwards(run_python, tmp_path, kinds) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_call_that_is_not_a_function(run_python: RunPython, tmp_path: Path) -> None:
     assert forwards(run_python, tmp_path, "[Partial, Static, Class, Plain, Property]") == 5
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_class_that_is_frozen(run_python: RunPython, tmp_path: Path) -> None:
     said = "the calls of Frozen are not recorded: frozen: __call__\n"
     assert forwards(run_python, tmp_path, "[Frozen, Net]", said) == 1

@@ -10,6 +10,7 @@ import pytest
 
 from ..conftest import RunPython
 from ..support.profile_rows import read
+from ..support.variants import gate_runs
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -54,7 +55,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", gate_runs(("another optimizer later", "validation of one batch"), CASES)
+)
 def test_each_iteration_has_its_own_samples(
     case: str, run_python: RunPython, tmp_path: Path
 ) -> None:

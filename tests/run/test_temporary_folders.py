@@ -81,7 +81,7 @@ def test_a_name_that_is_not_ours_is_left_alone(
 
 
 @as_root
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_training_beside_a_neighbour_is_recorded(run_python: RunPython, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     project = project_in(tmp_path, TRAINS)
@@ -147,7 +147,7 @@ def test_a_script_runs_where_no_folder_can_be_made(tmp_path: Path) -> None:
     assert line.startswith("my_utils run: nothing is recorded: no folder can be made in logs, nor ")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("launcher", [{}, {"RANK": "0", "WORLD_SIZE": "1"}])
 def test_a_training_is_recorded_without_temporary_files(
     tmp_path: Path, launcher: dict[str, str]

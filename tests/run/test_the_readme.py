@@ -23,28 +23,7 @@ pytestmark = [
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
-TRAINING = """
-import os, time
-import torch
-import torch.distributed as dist
-
-class Pictures(torch.utils.data.Dataset):
-    def __len__(self):
-        return 4 * int(os.environ.get("STEPS", 60))
-    def __getitem__(self, number):
-        if os.environ["RANK"] == "1":
-            time.sleep(0.01)
-        return torch.ones(16)
-
-dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for batch in torch.utils.data.DataLoader(Pictures(), batch_size=4):
-    optimizer.zero_grad()
-    model(batch).square().mean().backward()
-    optimizer.step()
-dist.barrier()
-"""
+TRAINING = (ROOT / "examples" / "slow_loader.py").read_text(encoding="utf-8")
 
 PRELUDE = """
 import torch
@@ -99,7 +78,10 @@ def while_it_runs(environment: Environment, home: Path) -> None:
     """A longer training, which ends when the test has seen it."""
     run, _, _, live, _, capture, _ = commands()
     before = len(list((home / "logs").glob("train-*/rank_1.heartbeat.json")))
-    longer = environment.start(run, home, {"STEPS": "100000"})
+    longer_training = TRAINING.replace("STEPS = 60", "STEPS = 100_000")
+    assert longer_training != TRAINING
+    (home / "train.py").write_text(longer_training)
+    longer = environment.start(run, home, {})
     try:
         while len(list((home / "logs").glob("train-*/rank_1.heartbeat.json"))) == before:
             assert longer.poll() is None

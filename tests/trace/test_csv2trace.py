@@ -19,10 +19,9 @@ from my_utils.csv2trace import ConversionError, ConversionWarning, csv_to_trace
 
 from ..clients.perfetto import TraceProcessor, why_missing
 from ..conftest import ROOT, RunPython
+from ..support.run_csv import HEADER
 
 pytestmark = pytest.mark.c_code
-
-HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 
 
 def stages(count: int, first_node: int = 1, first_step: int = 0) -> str:

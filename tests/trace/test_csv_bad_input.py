@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from my_utils.trace.foreign import HEADER
+
 from ..conftest import ROOT, RunPython
 
 pytestmark = pytest.mark.c_code
-
-HEADER = (
-    b"timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
-)
 
 
 def row(at: float, kind: str, node: int, name: str = "forward", step: int = 0) -> bytes:

@@ -12,12 +12,13 @@ import pytest
 
 from my_utils.csv2trace import Summary, csv_to_trace
 
+from ..support.run_csv import HEADER
+
 pytestmark = [
     pytest.mark.c_code,
     pytest.mark.filterwarnings("ignore::my_utils.csv2trace.ConversionWarning"),
 ]
 
-HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 RUN_S = 1_750_000_000
 RUN_US = RUN_S * 10**6
 X = {"ph": "X", "name": "x", "pid": 1, "tid": 1, "dur": 2}

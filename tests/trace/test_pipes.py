@@ -18,10 +18,10 @@ from my_utils import _core
 from my_utils.csv2trace import csv_to_trace
 
 from ..conftest import ROOT
+from ..support.run_csv import HEADER
 
 pytestmark = pytest.mark.no_torch
 
-HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 ROWS = HEADER + "".join(
     f"17000000{i:02}.5,x,0,{i},load,{kind},{1000 if kind == 'END' else ''},node_id={i}\n"
     for i in range(40)

@@ -11,7 +11,8 @@ import pytest
 from my_utils.core.colours import luminance, stage_colour, text_colour
 from my_utils.trace.timeline import main
 
-from .test_timeline import HEADER, row
+from ..support.run_csv import HEADER
+from .test_timeline import row
 
 STAGES = (
     "input", "h2d", "forward", "loss", "backward", "optimizer", "collective", "checkpoint", "eval",

@@ -11,9 +11,8 @@ from my_utils.timeline import Span, find_csvs, plot_timeline, read_spans
 from my_utils.trace.timeline import _depths, main
 
 from ..conftest import RunPython
+from ..support.run_csv import HEADER
 from ..support.schemas import loads_checked
-
-HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 
 
 def row(second: str, step: int, name: str, kind: str, ms: str, node: int, parent: int) -> str:

@@ -4,7 +4,7 @@
 
 Each model is recorded as it is, then once more with a fault and a wrapper, and the two recordings
 are compared. With --keep, what is done stays in FILE (a JSON line a comparison), and another call
-goes on from there. With --out it writes the section of `docs/evidence.md`. `--families`,
+goes on from there. With --out it writes them in Markdown. `--families`,
 `--faults` and `--wrappers` (regular expressions) take a part of it.
 """
 

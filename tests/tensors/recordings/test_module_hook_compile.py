@@ -135,7 +135,7 @@ def test_a_model_that_is_compiled_later_is_told(caplog: pytest.LogCaptureFixture
     assert "before it saw any call" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("backend", "train"),
     [
@@ -198,7 +198,7 @@ def test_op_tells_repeated_calls_in_one_graph_apart() -> None:
     assert len(inner) == 2 * 2 * 4 * 2 and {key: found[key] for key in inner} == inner
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_op_with_many_compiled_blocks() -> None:
     """Each block has its own graph, more of them than torch compiles by default."""
     blocks = [compiled_by(Block(), backend="eager", fullgraph=True) for _ in range(12)]
@@ -286,7 +286,7 @@ def test_op_inside_checkpointing() -> None:
     assert not recorder.snapshot().counts
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_compiled_recording_compares_with_an_eager_one(
     tmp_path: Path, run_python: RunPython
 ) -> None:
@@ -321,7 +321,7 @@ class Branches(nn.Module):
         return result
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("whole", [True, False])
 def test_eager_leaves_operators_that_take_functions_alone(train: bool, whole: bool) -> None:
