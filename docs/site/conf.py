@@ -45,14 +45,14 @@ html_show_sphinx = False
 
 # The folders of docs/, in the order of the menu; a page follows where index.md names it first.
 GROUPS = {
-    "": "Start",
-    "runs": "Runs",
-    "time": "Time",
-    "traces": "Traces",
-    "capture": "Capture",
-    "correctness": "Correctness",
-    "memory": "Memory",
-    "port": "Porting",
+    "runs": "Find why a job is slow or hangs",
+    "time": "Time stages and functions",
+    "traces": "Open traces and rows",
+    "capture": "Profile a job that runs",
+    "correctness": "Prove that results are the same",
+    "memory": "Find where the memory goes",
+    "port": "Port CUDA code",
+    "": "Look something up",
     "api": "API reference",
 }
 
