@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import xxhash
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,6 +36,7 @@ def run(smoke: bool = False) -> list[Row]:
     what = "check of 512 MiB of parameters, one thread"
     return [
         Claim(what, ms["check"], "reading them", ms["read"], "ms", 1.1),
+        Claim(what, ms["check"], "XXH3_128 of them", ms["xxh3"], "ms", 0.8, True),
         Claim(what, ms["check"], "SHA-256 of them", ms["sha256"], "ms", 5, True),
         Claim(what, ms["check"], "MD5 of them", ms["md5"], "ms", 10, True),
         Claim(what, ms["check"], "all_gather and torch.equal", ms["gather"], "ms", 5, True),
@@ -63,6 +65,10 @@ def _measure(rank: int, folder: str, layers: int, width: int, rounds: int) -> No
         for weight in weights:
             hashlib.new(name, weight.numpy().data).digest()
 
+    def hashed_xxh3() -> None:
+        for weight in weights:
+            xxhash.xxh3_128_digest(weight.numpy().data)
+
     def gather() -> None:
         for weight in weights:
             every = [torch.empty_like(weight) for _ in range(RANKS)]
@@ -73,6 +79,7 @@ def _measure(rank: int, folder: str, layers: int, width: int, rounds: int) -> No
         "check": check,
         "read": lambda: [plain_read(w.data_ptr(), w.numel() * 4) for w in weights],
         "find": finder.tracked,
+        "xxh3": hashed_xxh3,
         "sha256": lambda: hashed("sha256"),
         "md5": lambda: hashed("md5"),
         "gather": gather,

@@ -5,8 +5,13 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/clock.h"
+#include "stages/drain_calls.h"
+#include "stages/names.h"
+#include "stages/new_buffer.h"
 #include "stages/open_profile.h"
 #include "stages/recorder.h"
+#include "stages/thread_buffer.h"
 #include "stages/timer.h"
 
 enum { THREADS_MAX = 64, PAIRS_A_DRAIN = 500 };
