@@ -1,10 +1,11 @@
 # The commands of the project. Two do all the set-up by themselves:
 #   make demo    trains a small model on real text and leaves a trace for Perfetto
 #   make test    the tests: the engine's in C, then pytest
-# Others: test-slow, thorough, bench, lint, format, site (the documentation, into build/site), fuzz,
-# fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU), ctest-aarch64, wheels (into
-# dist), compilers, matrix, hash-strength, size, clean. `make thorough` tests for up to two hours, in
-# parts; started again on the same commit, it goes on with the parts that have not passed.
+# Others: test-slow, thorough, bench, lint, format, site (the documentation, into build/site), images
+# (its pictures), fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU),
+# ctest-aarch64, wheels (into dist), compilers, matrix, hash-strength, mutants, size, clean. `make
+# thorough` tests for up to two hours, in parts; started again on the same commit, it goes on with
+# the parts that have not passed.
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
@@ -34,9 +35,9 @@ C_FORMATTED := $(call some,$(shell find csrc tests -name "*.[ch]" -o -name "*.cu
 CTEST = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
 FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
-.PHONY: help demo test test-slow thorough bench bench-smoke lint lint-types lint-others format site fuzz \
-        fuzz-long leaks ctest ctest-asan ctest-tsan ctest-masked ctest-aarch64 compilers matrix \
-        wheels hash-strength size build clean
+.PHONY: help demo test test-slow thorough bench bench-smoke lint lint-types lint-others format site images \
+        fuzz fuzz-long leaks ctest ctest-asan ctest-tsan ctest-masked ctest-aarch64 compilers matrix \
+        wheels hash-strength mutants size build clean
 .DELETE_ON_ERROR:
 
 help:
@@ -177,7 +178,15 @@ site: build $(VENV)/stamp-site
 	@$(RUN) -m sphinx --quiet --fail-on-warning -c docs/site -d build/site-doctrees docs build/site
 	@echo "the site: build/site/index.html"
 
+# The pictures of docs/images, of runs made here. They need chromium and viztracer.
+images: build $(VENV)/stamp-tests
+	@$(RUN) -m tools.images
+
 # Lines by package, the longest files, and how finely the Python is cut.
+# Whether the tests notice changed lines; an hour.
+mutants: build $(VENV)/stamp-tests
+	@$(RUN) -m tools.mutants
+
 size:
 	@$(ANY_PYTHON) -m tools.size
 
