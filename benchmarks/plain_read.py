@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import platform
 import statistics
 import subprocess
@@ -31,7 +32,9 @@ def load_plain_read() -> Any:
     if platform.machine() == "x86_64":
         flags.append("-mavx2")
     source = str(ROOT / "benchmarks" / "plain_read.c")
-    subprocess.run(["gcc", *flags, source, "-o", str(library)], check=True)
+    own = library.with_suffix(f".{os.getpid()}")  # another rank may load the one that is there
+    subprocess.run(["gcc", *flags, source, "-o", str(own)], check=True)
+    own.replace(library)
     function = ctypes.CDLL(str(library)).plain_read
     function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     function.restype = ctypes.c_uint64
