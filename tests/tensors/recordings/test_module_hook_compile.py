@@ -230,6 +230,21 @@ def test_op_where_the_outermost_call_is_in_the_graph() -> None:
     assert found == eagerly(model, x)
 
 
+def test_op_adds_nothing_to_the_graph_for_what_is_not_recorded() -> None:
+    """The model is called through hooks, though only one of its modules is recorded."""
+    added: list[str] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        added.extend(str(node.target) for node in graph.graph.nodes if "my_utils" in str(node.target))
+        return graph.forward
+
+    model = Net()
+    with ForwardTraceRecorder(model, compiled="op", include_name_regex="head$") as recorder:
+        compiled_by(model, backend=backend, fullgraph=True)(torch.randn(2, 4))
+    assert len(added) == 3, added  # the head's input, also after the call, and its output
+    assert {key[0] for key in digests(recorder)} == {"head"}
+
+
 def test_op_forgets_what_ran_while_it_was_paused() -> None:
     class Branches(nn.Module):
         def __init__(self) -> None:
