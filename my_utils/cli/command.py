@@ -18,7 +18,7 @@ from ..core.command_line import (
     parser,
     run_cli,
 )
-from .table import COMMANDS, OLD_NAMES, Command, group_of
+from .table import COMMANDS, OLD_NAMES, Command, find_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _run(words: list[str]) -> int:
     if not words:
         top.print_help(sys.stderr)
         return EXIT_USAGE
-    group = group_of(words[0])
+    group = find_group(words[0])
     if not group:
         _refuse(top, words)
     for command in sorted(group, key=lambda command: -len(command.words)):
@@ -86,7 +86,7 @@ def top_parser() -> CommandParser:
     return parser(
         "",
         "Times, traces, captures, checks and compares PyTorch training runs.\n\n"
-        f"{_list_of(COMMANDS)}\n\n"
+        f"{_format_list(COMMANDS)}\n\n"
         "my_utils COMMAND --help has the options of each, and its exit statuses.",
         _EXAMPLES,
         statuses="0  fine",
@@ -94,7 +94,7 @@ def top_parser() -> CommandParser:
     )
 
 
-def _list_of(commands: Sequence[Command]) -> str:
+def _format_list(commands: Sequence[Command]) -> str:
     widest = max(len(" ".join(command.words)) for command in commands)
     lines = [f"  {' '.join(each.words):{widest}}  {each.help}" for each in commands]
     return "\n".join(["commands:", *lines])
@@ -104,7 +104,7 @@ def _refuse(top: CommandParser, words: list[str]) -> None:
     """Ends with what may have been meant; --help and --version end well."""
     word = words[0]
     if word.startswith("-"):
-        name = next((later for later in words[1:] if group_of(later)), None)
+        name = next((later for later in words[1:] if find_group(later)), None)
         if name is None or word in ("-h", "--help", "--version"):
             top.parse_args([word])
         top.error(f"options come after the command: my_utils {name or 'COMMAND'} {word}")
@@ -118,7 +118,7 @@ def _refuse(top: CommandParser, words: list[str]) -> None:
 
 def _help_of_group(name: str, group: Sequence[Command], rest: list[str]) -> int:
     chosen = parser(
-        name, f"One of several.\n\n{_list_of(group)}", usage=f"my_utils {name} COMMAND ..."
+        name, f"One of several.\n\n{_format_list(group)}", usage=f"my_utils {name} COMMAND ..."
     )
     if not rest:
         chosen.print_help(sys.stderr)

@@ -111,7 +111,7 @@ def environment() -> EnvironmentData:
         "my_utils": {"version": __version__, "path": os.path.dirname(os.path.dirname(__file__))},
         "python": {"version": platform.python_version(), "path": sys.executable},
         "system": platform.platform(),
-        "torch": _version_of("torch"),
+        "torch": _find_version("torch"),
         "cuda": _cuda(),
         "logs": _logs(),
         "variables": {
@@ -122,7 +122,7 @@ def environment() -> EnvironmentData:
     }
 
 
-def _version_of(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -184,7 +184,7 @@ def _state(requirements: Sequence[str]) -> PackagesData:
         if match is None:
             continue
         name, bounds = match[1], match[3].strip()
-        version = _version_of(name)
+        version = _find_version(name)
         if version is not None:
             installed[name] = version
         if version is None or _is_too_old(version, bounds):

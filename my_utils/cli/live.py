@@ -35,10 +35,10 @@ from ..analysis.live.poll import STUCK_AFTER_S, Snapshot, SnapshotRequest, as_da
 from ..analysis.live.poller import Poller
 from ..analysis.live.stacks import (
     LiveData,
+    dump_stacks,
     places_by_rank,
     stack_view_lines,
     stacks_as_data,
-    stacks_of,
     stacks_of_named,
 )
 from ..analysis.live.view import View
@@ -186,7 +186,7 @@ class _Snapshots:
     def take(self) -> tuple[str | list[str], int]:
         """JSON, or lines for people, and the exit status that belongs to it."""
         seen = self.poller.poll()
-        stacks = stacks_of(seen) if self.stacks else None
+        stacks = dump_stacks(seen) if self.stacks else None
         replicas = self.replicas.read()
         status = _status(seen, replicas, is_hung_check=self.is_hung_check)
         if self.json:
@@ -270,13 +270,13 @@ def _follow(snapshots: _Snapshots) -> None:
         _go_on(snapshots)
         return
     from ..analysis.live.follow import Follow
-    from ..analysis.live.memory import memory_of
+    from ..analysis.live.memory import read_memory
     from ..analysis.live.screen import Screen
 
     log_dirs = snapshots.poller.request.log_dirs
     screen = Screen(
         snapshots.poller.history,
-        lambda rank: memory_of(rank, log_dirs),
+        lambda rank: read_memory(rank, log_dirs),
         color=snapshots.color,
         every=snapshots.every,
     )

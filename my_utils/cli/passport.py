@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..core.bounded_read import describe, read_whole
-from ..core.checked_json import object_of
+from ..core.checked_json import decode_object
 from ..core.command_line import CommandParser, add_output, add_quiet, fail, parser, run_cli
 from ..core.outputs import open_output
 from ..core.printable import printable
@@ -117,7 +117,7 @@ def _layout(text: str) -> Layout:
 
 def _config(path: str) -> dict[str, Any]:
     try:
-        return object_of(read_whole(path, _CONFIG_BYTES_MAX, "a config")[0])
+        return decode_object(read_whole(path, _CONFIG_BYTES_MAX, "a config")[0])
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {describe(error)}") from None
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..core.command_line import CommandParser, add_json, add_quiet, parser, run_cli
 from ..tensors.passport.checkpoints import read_weights
-from ..tensors.passport.compare import ComparedData, compare_weights, lines_of
+from ..tensors.passport.compare import ComparedData, compare_weights, format_lines
 from ..tensors.passport.layouts import combined
 from ..tensors.passport.take import torch_dtype
 from .passport import CHECKPOINT_HELP, EXIT_UNREADABLE, add_reading, compare_and_print
@@ -56,5 +56,5 @@ def _main(argv: Sequence[str]) -> int:
         return compare_weights(a, b, args.ignore)
 
     return compare_and_print(
-        "passport diff", args, compare, lines_of, lambda data: _STATUSES[data.status]
+        "passport diff", args, compare, format_lines, lambda data: _STATUSES[data.status]
     )

@@ -189,14 +189,14 @@ def _analyzed(args: argparse.Namespace, shown: Progress) -> Report:
 def _page(args: argparse.Namespace, report: Report | None) -> Page:
     from ..analysis.report.judged import Source, sync_pattern
     from ..analysis.report.page import page_text
-    from ..analysis.report.run_page import page_of, page_of_report
+    from ..analysis.report.run_page import make_page, page_of_report
 
     if report is not None:
         page = page_of_report(report)
     else:
         ranks = None if args.ranks is None else frozenset(args.ranks)
         sync = sync_pattern(args.sync)
-        page = page_of(Source(tuple(args.logs), ranks, args.steps, args.warmup, sync))
+        page = make_page(Source(tuple(args.logs), ranks, args.steps, args.warmup, sync))
     with open_output(args.output) as file:
         file.write(encoded(page_text(page)))
     return page

@@ -59,6 +59,6 @@ OLD_NAMES = {
 }
 
 
-def group_of(word: str) -> tuple[Command, ...]:
+def find_group(word: str) -> tuple[Command, ...]:
     """The commands that begin with the word."""
     return tuple(command for command in COMMANDS if command.words[0] == word)

@@ -40,6 +40,6 @@ def decoded(data: bytes | str, kind: type[_T]) -> _T:
         raise Damaged(str(error)) from error
 
 
-def object_of(data: bytes | str) -> dict[str, Any]:
+def decode_object(data: bytes | str) -> dict[str, Any]:
     """A JSON object with any fields, for files that have more than one form."""
     return decoded(data, dict[str, Any])

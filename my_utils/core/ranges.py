@@ -88,11 +88,11 @@ def rank_ranges(text: str, name: str = "ranks") -> Ranges:
     return tuple(ranges)
 
 
-def members_of(text: str) -> tuple[int, ...]:
+def parse_members(text: str) -> tuple[int, ...]:
     """The ranks that a row names as those that meet; none for all. What cannot be read, and more
     than any run has, mean all.
 
-    >>> members_of("0,3-5"), members_of("0-2000000000"), members_of("x")
+    >>> parse_members("0,3-5"), parse_members("0-2000000000"), parse_members("x")
     ((0, 3, 4, 5), (), ())
     """
     try:

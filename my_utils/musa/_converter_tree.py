@@ -394,11 +394,11 @@ def _exported(module: cst.Module) -> set[str]:
         for each in small:
             code = module.code_for_node(each)
             if code.startswith("__all__"):
-                found |= _strings_of(code)
+                found |= _find_strings(code)
     return found
 
 
-def _strings_of(code: str) -> set[str]:
+def _find_strings(code: str) -> set[str]:
     return {
         node.value
         for node in ast.walk(ast.parse(code.rstrip(";\n ")))

@@ -61,7 +61,7 @@ def MUSAExtension(
     flags = kwargs.get("extra_compile_args")
     if isinstance(flags, Mapping):
         _check_keys(flags)
-    dlink_libraries = _names_of("dlink_libraries", kwargs.pop("dlink_libraries", None))
+    dlink_libraries = _find_libraries("dlink_libraries", kwargs.pop("dlink_libraries", None))
     is_dlinked = check_bool("dlink", kwargs.pop("dlink", False)) or bool(dlink_libraries)
     kwargs["include_dirs"] = [*(kwargs.get("include_dirs") or []), *include_paths()]
     kwargs["library_dirs"] = [*(kwargs.get("library_dirs") or []), *library_paths()]
@@ -87,7 +87,7 @@ def MUSAExtension(
     return extension
 
 
-def _names_of(name: str, libraries: object) -> list[str]:
+def _find_libraries(name: str, libraries: object) -> list[str]:
     if libraries is None:
         return []
     if isinstance(libraries, str) or not isinstance(libraries, Sequence):

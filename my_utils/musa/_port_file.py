@@ -144,7 +144,7 @@ def _cut(data: bytes) -> int:
 # --- diffs ---
 
 
-def diffs_of(path: Path, name: str, rules: Rules, old_name: str, new_name: str) -> Iterator[str]:
+def make_diffs(path: Path, name: str, rules: Rules, old_name: str, new_name: str) -> Iterator[str]:
     """A unified diff that `patch` takes, of one piece of the file after the other.
 
     Nothing for a file that stays, or cannot be read, which a run says.
@@ -155,7 +155,7 @@ def diffs_of(path: Path, name: str, rules: Rules, old_name: str, new_name: str) 
         with open(path, "rb") as file:
             for old, new in _both(file, name, rules):
                 if old != new:
-                    diff = diff_of(old, new, old_name, new_name)
+                    diff = make_diff(old, new, old_name, new_name)
                     start = diff.find("@@")
                     yield ("" if has_head else diff[:start]) + _moved(
                         diff[start:], old_lines, new_lines
@@ -178,17 +178,17 @@ def _moved(hunks: str, old_lines: int, new_lines: int) -> str:
     return HUNK.sub(moved, hunks)
 
 
-def diff_of(old: bytes, new: bytes, old_name: str, new_name: str) -> str:
+def make_diff(old: bytes, new: bytes, old_name: str, new_name: str) -> str:
     """A unified diff that `patch` takes, "" for none."""
     if old == new:
         return ""
-    lines = difflib.unified_diff(_lines(_text_of(old)), _lines(_text_of(new)), old_name, new_name)
+    lines = difflib.unified_diff(_lines(_decode(old)), _lines(_decode(new)), old_name, new_name)
     return "".join(
         line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
     )
 
 
-def _text_of(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     """To show it: text in its encoding, what is none of it as a replacement character."""
     for mark, encoding in MARKS:
         if data.startswith(mark):

@@ -36,7 +36,7 @@ class Include:
     path: bytes
 
 
-def includes_of(text: bytes) -> Iterator[Include]:
+def find_includes(text: bytes) -> Iterator[Include]:
     """All `#include` and `__has_include` with a path, in order."""
     for match in INCLUDE.finditer(text):
         before = BEFORE.search(text, max(0, match.start() - AROUND), match.start())

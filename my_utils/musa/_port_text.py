@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from ._port_context import Context
 from ._port_hip import Hipify, Placeholders
-from ._port_includes import Include, Tree, includes_of
+from ._port_includes import Include, Tree, find_includes
 from ._replacer import Replacer, Rules as Pairs
 from ._rules import RuleSet
 
@@ -151,7 +151,7 @@ class TextPort:
     def _musa(self, text: bytes) -> bytes:
         parts = []
         done = 0
-        for include in includes_of(text):
+        for include in find_includes(text):
             parts.append(self._names(text[done : include.start]))
             directive = text[include.start : include.end]
             parts.append(self._include(include, directive, text))
@@ -222,7 +222,7 @@ class TextPort:
     def _hidden(self, text: bytes, hidden: Placeholders) -> bytes:
         parts = []
         done = 0
-        for include in includes_of(text):
+        for include in find_includes(text):
             directive = text[include.start : include.end]
             new = self._include(include, directive, text)
             path = include.path.decode("utf-8", "surrogateescape")

@@ -26,7 +26,7 @@ from ..core.extras import require
 from ..core.process_end import end_with_parent
 from ..core.progress import Progress
 from ._converter_project import Said, said_by
-from ._port_file import diff_of
+from ._port_file import make_diff
 from ._port_output import put_file
 
 __all__ = ["Outcome", "convert_project", "main"]
@@ -134,7 +134,7 @@ def _convert_file(task: _Task) -> Outcome:
         return Outcome(task.path, error=str(error) or type(error).__name__)
     diff = ""
     if task.wants_diff:
-        diff = diff_of(data, converted.data, str(task.path), str(task.path))
+        diff = make_diff(data, converted.data, str(task.path), str(task.path))
     return Outcome(task.path, converted.changes, diff, notes=converted.notes)
 
 

@@ -34,7 +34,7 @@ from ..core.terminal import ProgressBar, progress_bar
 from ..core.units import count_text
 from . import _porting_arguments as checked, _rules
 from ._port_context import is_reported
-from ._port_file import Unreadable, diffs_of, ported_pieces
+from ._port_file import Unreadable, make_diffs, ported_pieces
 from ._port_includes import Tree
 from ._port_output import Output
 from ._port_text import Counts, Rules
@@ -234,7 +234,7 @@ class SimplePorting:
             if entry.is_text:
                 names = (f"{self.root.name}/{entry.old}", f"{self.output.name}/{entry.new}")
                 path = self.root / entry.old
-                yield from diffs_of(path, entry.old, rules, *names)
+                yield from make_diffs(path, entry.old, rules, *names)
 
     def _prepare(self) -> tuple[Plan, Rules]:
         plan = make_plan(self.root, self.output, self.platform.suffixes, self.ignored)

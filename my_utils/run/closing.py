@@ -121,11 +121,11 @@ def ended_standing_lines(log_dirs: Sequence[str], after_s: float) -> list[str]:
     where no rank had made others wait for so long when it ended. OSError when a directory cannot be
     listed."""
     from ..analysis.live.collectives import dumps_in
-    from ..analysis.live.poll import SnapshotRequest, ended_in_order, take_snapshot, usual_of
+    from ..analysis.live.poll import SnapshotRequest, ended_in_order, make_usual, take_snapshot
     from ..analysis.live.recorded import Recorded
     from ..analysis.live.view import HEAD_LINES, standstill_lines
 
-    usual = usual_of(Recorded(log_dirs))
+    usual = make_usual(Recorded(log_dirs))
     request = SnapshotRequest(tuple(log_dirs), None, after_s, after_s, dumps_in(log_dirs))
     seen = take_snapshot(request, usual)
     if ended_in_order(seen.found.ranks, usual):

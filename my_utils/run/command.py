@@ -350,14 +350,14 @@ def _run_below(options: _Options, program: _Program) -> int:
     except OSError as error:
         print_lines([f"my_utils run: nothing is recorded: {_no_folder(error)}"])
         return _replace_process(command)
-    return end_as(_record(options, command, place, _script_of(program), made=made))
+    return end_as(_record(options, command, place, _find_script(program), made=made))
 
 
 def _no_folder(error: OSError) -> str:
     return f"no folder can be made in {RUNS}, nor for temporary files ({error.strerror})"
 
 
-def _script_of(program: _Program) -> str | None:
+def _find_script(program: _Program) -> str | None:
     return None if program.form == "command" else program.words[0]
 
 
@@ -422,7 +422,7 @@ def _run_against(options: _Options, program: _Program, other: _Program) -> int:
         _refuse("--against compares records, and MY_UTILS_RUN=0 records nothing")
     programs = {"A": program, "B": other}
     commands = {side: each.command() for side, each in programs.items()}
-    scripts = {tuple(each.command()): _script_of(each) for each in programs.values()}
+    scripts = {tuple(each.command()): _find_script(each) for each in programs.values()}
     try:
         whole, _ = _place(options, commands["A"])
     except OSError as error:

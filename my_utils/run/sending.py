@@ -40,7 +40,7 @@ from ..core.run_files.sent_list import (
     piece_name,
     rank_of,
 )
-from ..core.run_files.stores import Store, reason_of, shown
+from ..core.run_files.stores import Store, describe_error, shown
 from ..core.trusted_open import open_filled
 from .closing import print_lines
 from .report_file import read_reports
@@ -129,7 +129,7 @@ class Sending:
             for folder in self._folders.values():
                 _Turn(self._store, folder, self._ranks, deadline, over).send()
         except Exception as error:  # of libraries, too
-            self.error = reason_of(error)
+            self.error = describe_error(error)
             if not self._has_warned:
                 self._has_warned = True
                 print_lines([self._warning()])

@@ -130,7 +130,7 @@ def local_boxes(
             dim = placement.dim % tensor.dim()  # type: ignore[attr-defined]
             size = sum(end - begin for begin, end in ranges[dim])
             parts, place = tensor.device_mesh.size(mesh_dim), coordinate[mesh_dim]
-            shard = _shard_of(placement, size, parts, place)
+            shard = _find_shard(placement, size, parts, place)
             ranges[dim] = [piece for taken in shard for piece in _take(ranges[dim], taken)]
     return _boxes(tensor.to_local(), ranges)
 
@@ -151,7 +151,7 @@ def _chunk(whole: Range, parts: int, place: int) -> Range:
     return min(begin + size * place, end), min(begin + size * (place + 1), end)
 
 
-def _shard_of(placement: Placement, size: int, parts: int, place: int) -> list[Range]:
+def _find_shard(placement: Placement, size: int, parts: int, place: int) -> list[Range]:
     """What a rank has of `size` indices. `_StridedShard` (FSDP over tensor parallelism) cuts them
     into pieces first, and each rank has a part of every piece."""
     pieces = getattr(placement, "split_factor", 1)

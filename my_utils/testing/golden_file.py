@@ -104,7 +104,7 @@ def read_golden(path: Path) -> dict[str, GoldenTensor]:
         tables = tomllib.loads(text.decode("utf-8"))
         versions = tables["golden"], tables["hash"]
         if versions == (FORMAT_VERSION, HASH_VERSION):
-            return {name: _tensor_of(table) for name, table in tables.get("tensor", {}).items()}
+            return {name: _parse_tensor(table) for name, table in tables.get("tensor", {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, zlib.error) as error:
         raise GoldenError(f"{path} is not a golden file ({error}): write it by {UPDATE}") from None
     raise GoldenError(
@@ -113,7 +113,7 @@ def read_golden(path: Path) -> dict[str, GoldenTensor]:
     )
 
 
-def _tensor_of(table: Mapping[str, Any]) -> GoldenTensor:
+def _parse_tensor(table: Mapping[str, Any]) -> GoldenTensor:
     figures = {name: table[group][name] for group, names in _GROUPS.items() for name in names}
     return GoldenTensor(
         str(table["dtype"]),
@@ -121,11 +121,11 @@ def _tensor_of(table: Mapping[str, Any]) -> GoldenTensor:
         str(table["digest"]),
         tuple(str(table.get("parts", "")).split()),
         figures,
-        _sample_of(table["sample"], table["dtype"]),
+        _parse_sample(table["sample"], table["dtype"]),
     )
 
 
-def _sample_of(text: str, dtype: str) -> torch.Tensor:
+def _parse_sample(text: str, dtype: str) -> torch.Tensor:
     unpacker = zlib.decompressobj()
     data = bytearray(unpacker.decompress(base64.b64decode(text, validate=True), _SAMPLE_BYTES_MAX))
     kind = getattr(torch, dtype)

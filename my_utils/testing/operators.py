@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MARKER = "my_utils_check"
 
 
-def checks_of(item: pytest.Item, by_option: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+def read_checks(item: pytest.Item, by_option: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
     """Names of checks with their arguments: those of the closest marker, or without one those of
     the option. ValueError for an unknown name."""
     marker = item.get_closest_marker(MARKER)

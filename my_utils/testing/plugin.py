@@ -64,9 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     by_option = item.config.getoption("my_utils_check")
     if by_option or item.get_closest_marker("my_utils_check"):
-        from .operators import checks_of, run_checked
+        from .operators import read_checks, run_checked
 
-        result = yield from run_checked(checks_of(item, by_option))
+        result = yield from run_checked(read_checks(item, by_option))
     else:
         result = yield
     stage_times = getattr(item, "funcargs", {}).get("stage_times")

@@ -44,7 +44,7 @@ class StageTimes:
     def __init__(self, request: pytest.FixtureRequest) -> None:
         config = request.config
         self._home = _home(config) / f"{file_name(request.node.nodeid)}{of_rank()}"
-        self._gates = _gates_of(request)
+        self._gates = _read_gates(request)
         self._is_update = bool(config.getoption("my_utils_update"))
         self.folder = self._home / _NEW
         if GlobalLogger().is_set_up:
@@ -103,7 +103,7 @@ def _home(config: pytest.Config) -> Path:
     return home
 
 
-def _gates_of(request: pytest.FixtureRequest) -> list[Gate]:
+def _read_gates(request: pytest.FixtureRequest) -> list[Gate]:
     """Of the test's markers, or where it has none those of the ini file."""
     markers = request.node.iter_markers(MARKER)
     texts = [text for marker in markers for text in marker.args]

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from .. import _core
 from ..core.printable import printable
-from ..core.ranges import members_of
+from ..core.ranges import parse_members
 from ..core.run_files.row_metadata import metadata_pairs, whole_number
 from ..core.trusted_open import open_filled
 from .inputs import FileSet, Part, Record
@@ -66,7 +66,7 @@ class _Rank:
 
     def take(self, name: str, pairs: Mapping[str, str], row: Place) -> None:
         if name == "my_utils.sync" and pairs.get("stage") == STAGE:
-            self.members = frozenset(members_of(pairs.get("members", "")))
+            self.members = frozenset(parse_members(pairs.get("members", "")))
         elif name == "my_utils.bucket":
             self._take_bucket(pairs)
         elif name == "my_utils.ready":

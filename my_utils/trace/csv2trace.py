@@ -231,7 +231,7 @@ def csv_to_trace(
 
 def convert(inputs: Sequence[str], out: str, options: Options) -> Summary:
     """What csv_to_trace and the command line share."""
-    name, is_gzip = _format_of(out, options)
+    name, is_gzip = _choose_format(out, options)
     found = Inputs(options.rank, options.recover)
     for text in inputs:
         found.add(text)
@@ -267,7 +267,7 @@ def convert(inputs: Sequence[str], out: str, options: Options) -> Summary:
     return summary
 
 
-def _format_of(out: str, options: Options) -> tuple[Literal["json", "seed", "perfetto"], bool]:
+def _choose_format(out: str, options: Options) -> tuple[Literal["json", "seed", "perfetto"], bool]:
     plain = out.removesuffix(".gz")
     format = options.format
     if format is None:
@@ -363,13 +363,13 @@ def _unreported(heartbeat: Path, file_set: FileSet) -> int:
     """How many lost rows only the heartbeat knows of; ValueError or OSError where it cannot be
     read."""
     from ..core.run_files.lost_rows import lost_in_heartbeat, lost_in_notes
-    from ..core.run_files.run_metadata import note_of
+    from ..core.run_files.run_metadata import parse_note
 
     if not lost_in_heartbeat(heartbeat, ()):  # as nearly always
         return 0
     with contextlib.ExitStack() as stack:
         rows = _core.read_notes([_opened(part, stack) for part in file_set.parts])["notes"]
-    said = lost_in_notes(note_of(attempt, text) for attempt, _, _, text in rows)
+    said = lost_in_notes(parse_note(attempt, text) for attempt, _, _, text in rows)
     return sum(one.rows for one in lost_in_heartbeat(heartbeat, said))
 
 
@@ -620,7 +620,7 @@ def _main(argv: Sequence[str] | None) -> int:
     args.output = args.output or (os.devnull if args.json else DEFAULT_OUTPUT)
     try:
         options = _options(args)
-        _format_of(args.output, options)
+        _choose_format(args.output, options)
     except ValueError as error:
         chosen.error(str(error))
     try:

@@ -105,7 +105,7 @@ class ForeignTrace:
         if not (self._days or self.messages or self._left_out):
             self.messages.append(f"{self.path}: holds no events to draw")
         self._set_clock(source.metadata)
-        self.rank = _rank_of(source.metadata)
+        self.rank = _read_rank(source.metadata)
         for begin, end, order, *rest in self._matched(self._edges):
             self._slices.add((begin, -end, order, *rest))
         self._edges.close()
@@ -511,7 +511,7 @@ def _number(value: Any, most: int) -> int | Decimal:
         raise ValueError("ts or dur is not a number") from None
 
 
-def _rank_of(metadata: dict[str, Any]) -> int | None:
+def _read_rank(metadata: dict[str, Any]) -> int | None:
     info = metadata.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if type(rank) is int and 0 <= rank <= RANK_MAX else None

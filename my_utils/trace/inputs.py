@@ -313,7 +313,7 @@ class Inputs:
         match = CSV_NAME.match(path.name)
         self._add_with_older(path, is_found)
         if match:
-            self._take_journals(_journals_of(path, match))
+            self._take_journals(_find_journals(path, match))
 
     def _add_with_older(self, path: Path, is_found: bool) -> None:
         file = _file_id(path)
@@ -464,7 +464,7 @@ def _older_parts(path: Path) -> Iterable[Path]:
     return sorted(found, key=_rotation_order)
 
 
-def _journals_of(path: Path, match: re.Match[str]) -> list[Path]:
+def _find_journals(path: Path, match: re.Match[str]) -> list[Path]:
     worker = f".w{match[2]}" if match[2] else ""
     start = f"rank_{match[1]}{worker}."
     names = sorted(os.listdir(path.parent))

@@ -141,7 +141,7 @@ def _read_spans(path: Path, steps: range | None) -> Iterator[tuple[int, Span]]:
     bad, first, attempt = 0, "", -1
     with open(path, "rb", buffering=0, opener=open_filled_or_pipe) as file:
         for row in _core.StageRows((str(path), file.fileno(), -1, None, True)):
-            problem = _problem_of(row)
+            problem = _check_row(row)
             if problem:
                 first = first or f"{path}:{problem}"
                 bad += 1
@@ -154,7 +154,7 @@ def _read_spans(path: Path, steps: range | None) -> Iterator[tuple[int, Span]]:
         warnings.warn(f"{bad} rows left out, the first: {first}", RuntimeWarning, stacklevel=3)
 
 
-def _problem_of(row: _core._AnyRow) -> str:
+def _check_row(row: _core._AnyRow) -> str:
     """The line and why nothing can be drawn of the row; "" for one that is fine. A file that is
     being written may end within a row."""
     if row[0] == "BAD" and row[2] != _core.UNFINISHED_ROW:

@@ -18,7 +18,7 @@ from torch import nn
 from my_utils import _core
 from my_utils.analysis.verdict.load import load_run
 from my_utils.run.environment import bucket_steps
-from my_utils.run.stages.bucket_layout import layout_of, module_text
+from my_utils.run.stages.bucket_layout import module_text, read_layout
 from my_utils.run.stages.buckets import BucketSampler
 from my_utils.run.stages.meetings import is_sampled
 
@@ -258,7 +258,7 @@ def test_names_of_modules(modules: list[str], text: str) -> None:
 LAYOUT = """
 from torch import nn
 from my_utils.run.environment import bucket_steps
-from my_utils.run.stages.bucket_layout import layout_of
+from my_utils.run.stages.bucket_layout import read_layout
 
 unused = {unused}
 net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)])
@@ -267,9 +267,9 @@ model = nn.parallel.DistributedDataParallel(
     net, bucket_cap_mb=0.04, find_unused_parameters=unused)
 for step in range(4):
     if step < 1 and not unused:
-        assert layout_of([model]) is None
+        assert read_layout([model]) is None
     model(torch.ones(2, 64)).sum().backward()
-for row in layout_of([model]).rows():
+for row in read_layout([model]).rows():
     print(row["bucket"], row["bytes"], row["parameters"], row["modules"], sep=";")
 print("said", model._get_ddp_logging_data()["{sizes}"])
 dist.barrier()  # torch's thread may still free the backward, and an end meanwhile aborts
@@ -290,8 +290,8 @@ def test_the_layout_is_that_of_ddp(unused: bool, sizes: str, tmp_path: Path) -> 
 
 
 def test_models_that_ddp_says_nothing_of() -> None:
-    assert layout_of([object()]) is None
-    assert layout_of([]) is None
+    assert read_layout([object()]) is None
+    assert read_layout([]) is None
 
 
 # --- which steps ---

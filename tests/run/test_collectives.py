@@ -116,7 +116,7 @@ def test_many_calls_a_step_are_recorded_in_whole_steps(
     profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ALL_UNTIL", 100)
-    monkeypatch.setattr(module, "_group_of", lambda name: ("tp", [0, 1]))
+    monkeypatch.setattr(module, "_describe_group", lambda name: ("tp", [0, 1]))
     stages: Any = SimpleNamespace(on=True, steps=0, timer=SimpleNamespace(current_step=0))
     said: list[dict[str, object]] = []
     meetings = Meetings(stages, lambda name, row: said.append(row))

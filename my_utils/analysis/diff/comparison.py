@@ -79,7 +79,7 @@ def _compared_by_one_clock(
         for at, side in enumerate(splits)
     )
     found.step = of_ratio(one, two, USUAL)
-    found.status = _status_of(found.step)
+    found.status = _decide(found.step)
     found.a_ns, found.b_ns = float(one.means[USUAL]), float(two.means[USUAL])
     found.above = of_part(one, two, ABOVE, FALSE_ALARMS)
     found.whole = of_ratio(one, two, WHOLE)
@@ -129,7 +129,7 @@ def _shortest(runs: Side, count: int) -> list[str]:
     ]
 
 
-def _status_of(step: Interval) -> Status:
+def _decide(step: Interval) -> Status:
     if not step.differs:
         return "no difference"
     return "slower" if step.share > 0 else "faster"

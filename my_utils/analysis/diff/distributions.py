@@ -45,7 +45,7 @@ class Distribution:
         return [("A", self.a, self.bins_a), ("B", self.b, self.bins_b)]
 
 
-def distributions_of(found: Difference, a: Side, b: Side) -> list[Distribution]:
+def make_distributions(found: Difference, a: Side, b: Side) -> list[Distribution]:
     """Of the step, of the stages that differ most, of memory and of throughput, as far as both
     sides have them.
 

@@ -93,7 +93,7 @@ def judge_gate(gate: Gate, found: Difference) -> GateResult:
     """
     if found.step is None:
         return GateResult(gate, "undecided", reason=f"not compared: {found.reason}")
-    interval = _interval_of(gate.name, found, found.step)
+    interval = _find_interval(gate.name, found, found.step)
     if interval is None:
         return GateResult(gate, "undecided", reason="not measured in all runs")
     if interval.share != interval.share:
@@ -106,7 +106,7 @@ def judge_gate(gate: Gate, found: Difference) -> GateResult:
     return GateResult(gate, "passed" if high <= limit else "undecided", interval)
 
 
-def _interval_of(name: str, found: Difference, step: Interval) -> Interval | None:
+def _find_interval(name: str, found: Difference, step: Interval) -> Interval | None:
     if name == "iter":
         return step
     names = _ITEMS if name == LESS_IS_WORSE else (name,)

@@ -73,7 +73,7 @@ def sample(runs: Sequence[Matrix], *, by_steps: bool, seed: int = 0) -> Samples:
         return Samples(means.mean(0), means.std(0, ddof=1) / math.sqrt(count), count - 1)
     squares, freedom = np.zeros(means.shape[1]), 0.0
     for number, figures in enumerate(runs):
-        block = block_of(figures)
+        block = longest_block(figures)
         squares += drawn_means(figures, block, DRAWS, 1000 * seed + number).var(0)
         freedom += FREEDOM_OF_BLOCK * len(figures) / block
     return Samples(means.mean(0), np.sqrt(squares) / count, freedom)
@@ -108,12 +108,12 @@ def _sums_from_each_step(figures: Matrix, length: int) -> Matrix:
 # --- the length of the blocks: enough for steps that depend on each other ---
 
 
-def block_of(figures: Matrix) -> int:
+def longest_block(figures: Matrix) -> int:
     """The longest of the best blocks of all figures. figures: steps × figures.
 
     Never shorter than the third root of the steps, and such that there are 10 to 1,000 blocks.
 
-    >>> block_of(np.random.default_rng(0).normal(100, 1, (500, 2)))
+    >>> longest_block(np.random.default_rng(0).normal(100, 1, (500, 2)))
     8
     """
     count = len(figures)

@@ -16,7 +16,7 @@ from ..verdict.load import NothingToJudge, load_run
 from ..verdict.rank_files import SEPARATOR
 from ..verdict.run_data import Integers, Matrix, RunData
 from ..verdict.run_ranks import missing_text
-from ..verdict.warmup import warmup_of
+from ..verdict.warmup import find_warmup
 
 STAGES_MAX = 80
 MEMORY = ("allocated_bytes", "rss_bytes")
@@ -85,7 +85,7 @@ def load_steps(
         raise NothingToCompare(f"{name}: {str(error).splitlines()[0]}") from None
     reader.choose(run)
     ledger = reader.ledger()
-    found = steps_of(run, renames or {})
+    found = read_steps(run, renames or {})
     missing = [
         f"has no stage {old!r} to rename" for old in renames or () if not _has(run.stages, old)
     ]
@@ -96,7 +96,7 @@ def load_steps(
     return found
 
 
-def steps_of(run: RunData, renames: Mapping[str, str]) -> RunSteps:
+def read_steps(run: RunData, renames: Mapping[str, str]) -> RunSteps:
     """The last step is left out: it has no next one that would say where it ends. On CUDA stages
     take what they take the device, as in the verdict: the host only enqueues them, and waits for
     them elsewhere."""
@@ -132,7 +132,7 @@ def _steps(run: RunData, renames: Mapping[str, str]) -> RunSteps:
         stages,
         parts,
         run.ranks.tolist(),
-        warmup_of(run.step_ns[:, kept]) if kept.any() else 0,
+        find_warmup(run.step_ns[:, kept]) if kept.any() else 0,
         {name: counters[name].max(0) for name in MEMORY if name in counters},
         {name: counters[name].sum(0) for name in ("samples", "tokens") if name in counters},
         problems=problems,

@@ -12,7 +12,7 @@ from ...core.units import bytes_text, figure_text, time_text
 from ..pages.html import rendered
 from ..pages.tables import Cell, Column, Table, as_table, bytes_of, integer, time_of, times
 from ..verdict.run_data import Matrix
-from .distributions import QUANTILES, Distribution, distributions_of
+from .distributions import QUANTILES, Distribution, make_distributions
 from .gates import GateResult
 from .intervals import Interval
 from .load import RunSteps
@@ -59,7 +59,7 @@ def page_text(found: Difference, gates: Sequence[GateResult], a: Side, b: Side) 
     shown: list[Distribution] = []
     tables: list[Table] = []
     if found.step is not None:
-        shown = distributions_of(found, a, b)
+        shown = make_distributions(found, a, b)
         tables = [_stage_table(found), _quantile_table(shown), _run_table(a, b)]
     return rendered(
         "my_utils.analysis.diff",

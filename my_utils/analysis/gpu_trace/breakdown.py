@@ -84,7 +84,7 @@ class Breakdown:
         return 1 - exposed / self.communication_ns if self.communication_ns else 0.0
 
 
-def breakdowns_of(path: str) -> list[Breakdown]:
+def break_down(path: str) -> list[Breakdown]:
     """Of each device that did something in a trace, or in a database of Nsight Systems. Raises as
     `read_gpu_trace` and `read_nsys_trace`.
 
@@ -94,7 +94,7 @@ def breakdowns_of(path: str) -> list[Breakdown]:
     >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
     ...     _ = file.write(json.dumps({"traceEvents": [kernel, copy]}))
     ...     file.flush()
-    ...     (found,) = breakdowns_of(file.name)
+    ...     (found,) = break_down(file.name)
     >>> found.span_ns, found.rows["matmul"], found.rows["copies"], found.copies_ns
     (8000, 6000, 2000, 4000)
     """

@@ -7,7 +7,7 @@ from typing import cast
 
 from ...core.reader_process import ReaderError, Readers, unpacked_bytes
 from ...trace.chrome_json import TraceFileError
-from .breakdown import Breakdown, breakdowns_of
+from .breakdown import Breakdown, break_down
 from .nsys import is_database
 
 BESIDE_ABOVE = 16 << 20  # bytes of JSON; fewer are read before another process is up
@@ -33,9 +33,9 @@ def breakdowns_in(paths: Sequence[str]) -> tuple[list[Breakdown], list[str]]:
 
 
 def breakdowns_or_reason(path: str) -> list[Breakdown] | str:
-    """As `breakdowns_of`; or why there are none, with the path, for a file of another kind."""
+    """As `break_down`; or why there are none, with the path, for a file of another kind."""
     try:
-        return breakdowns_of(path)
+        return break_down(path)
     except TraceFileError as error:
         return str(error)
     except ValueError as error:

@@ -21,9 +21,9 @@ from ..replay.read_nsys import (
     TABLES,
     WHOLE,
     as_number,
-    columns_of,
     launch_places,
-    names_of,
+    list_columns,
+    number_names,
     opened_database,
     step_ranges,
     whole_rows,
@@ -96,8 +96,8 @@ class _Reader:
 
     def _device_rows(self) -> Iterator[Ints]:
         """Device, begin, end, correlation, process, name and what it is."""
-        rows = self._rows_of(KERNELS, "shortName")
-        name, texts = names_of(self._database, rows[:, 5])
+        rows = self._read_rows(KERNELS, "shortName")
+        name, texts = number_names(self._database, rows[:, 5])
         numbers = np.array([self._number(text) for text in texts], np.int64)
         is_call = [COLLECTIVE if IS_COLLECTIVE.search(text) else KERNEL for text in texts]
         what = np.array(is_call, np.int64)
@@ -106,16 +106,16 @@ class _Reader:
         yield self._of_copies(MEMSET, "", FILL, lambda _: "Memset")
 
     def _of_copies(self, table: str, column: str, what: int, name: _Name) -> Ints:
-        rows = self._rows_of(table, column)
+        rows = self._read_rows(table, column)
         names = np.array([self._number(name(kind)) for kind in rows[:, 5].tolist()], np.int64)
         return np.column_stack([rows[:, :5], names, np.full(len(rows), what)])
 
     def _number(self, text: str) -> int:
         return self._names.setdefault(text, len(self._names))
 
-    def _rows_of(self, table: str, word: str) -> Ints:
+    def _read_rows(self, table: str, word: str) -> Ints:
         """Device, begin, end, correlation (-1 for none), process (0 for none) and the word."""
-        there = columns_of(self._database, table)
+        there = list_columns(self._database, table)
         if not {"deviceId", "start", "end"} <= there:
             return np.zeros((0, 6), np.int64)
         correlation = as_number("correlationId") if "correlationId" in there else "-1"
@@ -131,7 +131,7 @@ class _Reader:
     def _calls(self) -> tuple[Ints, HostEvents]:
         """Of the calls of the runtime number, begin, process and thread; and the host's slices."""
         nothing = np.zeros((0, 4), np.int64)
-        there = columns_of(self._database, LAUNCHES)
+        there = list_columns(self._database, LAUNCHES)
         if not {"correlationId", "globalTid", "start"} <= there:
             return nothing, HostEvents(*(np.zeros(0, np.int64) for _ in range(4)))
         end = as_number("end") if "end" in there else "start"
@@ -143,7 +143,7 @@ class _Reader:
             f"WHERE {is_whole}",
             6,
         )
-        name, texts = names_of(self._database, rows[:, 5])
+        name, texts = number_names(self._database, rows[:, 5])
         waits = np.array([int(_synchronizes(text)) for text in texts], np.int64)[name]
         ends = np.maximum(rows[:, 4], rows[:, 1])
         calls = np.column_stack([rows[:, 1], ends, rows[:, 3], waits])
@@ -152,7 +152,7 @@ class _Reader:
 
     def _operators(self) -> Ints:
         """Begin, end, thread, and 0 for what does not wait."""
-        there = columns_of(self._database, RANGES)
+        there = list_columns(self._database, RANGES)
         if not {"start", "end", "text", "textId", "globalTid"} <= there:
             return np.zeros((0, 4), np.int64)
         named = {

@@ -7,7 +7,7 @@ import numpy as np
 from ...core.run_files.state import COLLECTIVES_TAG
 from ..verdict.rank_files import Columns, RankStages, chosen, depths_of
 from ..verdict.recorded_rank import PEERS, WAIT
-from .sweep import segments_of
+from .sweep import cut_segments
 
 INSIDE = "inside"  # a kind of meetings
 
@@ -23,13 +23,13 @@ def meetings_inside(rank: RankStages, stages: Columns) -> list[tuple[str, str, s
         if note.name == "my_utils.group"
     }
     found = (
-        (rank.paths[stage], members.get(_group_of(rank.paths[call]), ""))
+        (rank.paths[stage], members.get(_parse_group(rank.paths[call]), ""))
         for stage, call in _stages_and_calls(rank, stages)
     )
     return [(stage, ranks, INSIDE) for stage, ranks in dict.fromkeys(found) if ranks]
 
 
-def _group_of(call: str) -> str:
+def _parse_group(call: str) -> str:
     """The label of its group: of "wait all_reduce tp" it is "tp". "" for a send or a receive."""
     kind, _, place = call.removeprefix(WAIT).partition(" ")
     return "" if kind in PEERS else place
@@ -40,7 +40,7 @@ def _stages_and_calls(rank: RankStages, stages: Columns) -> list[list[int]]:
     is_call = rank.stages["tag"] == rank.tags.index(COLLECTIVES_TAG)
     calls = chosen(rank.stages, is_call & np.isin(rank.stages["tid"], np.unique(stages["tid"])))
     depth = depths_of(rank.around)[stages["path"]]
-    segments = segments_of(stages["begin_ns"], stages["end_ns"], depth)
+    segments = cut_segments(stages["begin_ns"], stages["end_ns"], depth)
     at = np.searchsorted(segments.begin_ns, calls["begin_ns"], "right") - 1
     is_within = (at >= 0) & (at < len(segments.owner))
     owner = segments.owner[at[is_within]]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..verdict.run_data import Process
-from ..verdict.warmup import warmup_of
+from ..verdict.warmup import find_warmup
 from .in_vain import steps_in_vain, with_steps
 from .meetings import Waits, split_waits
 from .rank_times import SPAN_MAX, RankTimes, attempt_numbers
@@ -105,7 +105,7 @@ class Job(NamedTuple):
     inferred: Sequence[tuple[str, Collection[int]]] = ()
 
 
-def ledger_of(
+def make_ledger(
     ranks: Sequence[RankTimes],
     job: Job,
     hung_s: float = HUNG_S,
@@ -211,7 +211,7 @@ def _warm_up(sheets: Sequence[Sheet], number: int) -> int:
     step_ns = np.full((len(series), count), np.nan)
     for row, one in enumerate(series):
         step_ns[row, : len(one)] = one
-    return warmup_of(step_ns)
+    return find_warmup(step_ns)
 
 
 def _attempts(ranks: Sequence[RankTimes], vain: Mapping[int, tuple[int, int]]) -> list[Attempt]:

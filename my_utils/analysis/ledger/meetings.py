@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...core.ranges import members_of
+from ...core.ranges import parse_members
 from .rank_times import RankTimes, Stays, attempt_numbers, sums_at
 from .rows import PLACES, WAITING, row_of_stage
 from .sweep import Integers
@@ -67,7 +67,7 @@ def _groups(ranks: Sequence[RankTimes]) -> Iterator[tuple[str, list[int]]]:
     for one in ranks:
         for stage, text, kind in one.meetings:
             if kind != "none" and stage not in sent and (stage, text) not in members:
-                numbers = members_of(text) if text else tuple(places)
+                numbers = parse_members(text) if text else tuple(places)
                 members[stage, text] = [places[number] for number in numbers if number in places]
     taken: dict[str, set[int]] = defaultdict(set)
     for (stage, _), rows in sorted(members.items(), key=lambda item: -len(item[1])):

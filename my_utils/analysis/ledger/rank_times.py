@@ -29,7 +29,7 @@ from .rows import (
     RESTORE,
     row_of_stage,
 )
-from .sweep import Integers, Segments, segments_of, segments_on_device
+from .sweep import Integers, Segments, cut_segments, segments_on_device
 
 OPTIMIZER = "optimizer"  # as `my_utils run` names it: behind it, a step is done
 COUNTERS = {
@@ -156,7 +156,7 @@ def _segments(rank: RankStages, stages: Columns) -> tuple[Columns, Segments]:
     found = on_device(stages, timed, rank.paths, rank.around, origin_ns) if timed.any() else None
     if found is None:
         depth = depths_of(rank.around)[stages["path"]]
-        return stages, segments_of(stages["begin_ns"], stages["end_ns"], depth)
+        return stages, cut_segments(stages["begin_ns"], stages["end_ns"], depth)
     took_ns = np.rint(stages["cuda_ms"][timed] * 1e6).astype(np.int64)
     ends = stages["end_ns"].copy()
     ends[timed] = np.maximum(ends[timed], stages["cuda_begin_ns"][timed] + took_ns)

@@ -10,10 +10,10 @@ import numpy as np
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ..verdict.rank_files import RankStages
 from ..verdict.run_data import RunData
-from ..verdict.sync import meetings_of
-from .ledger import HUNG_S, Job, Ledger, ledger_of
+from ..verdict.sync import find_meetings
+from .ledger import HUNG_S, Job, Ledger, make_ledger
 from .rank_times import RankTimes, times_of_rank
-from .recent import Recent, recent_of
+from .recent import Recent, make_recent
 
 
 class LedgerReader:
@@ -49,7 +49,7 @@ class LedgerReader:
             _ns(run_file.get("started")), _ns(run_file.get("ended")), _missing(size, there),
             self._run.gone, self._run.processes, list(_inferred(self._run)),
         )  # fmt: skip
-        return ledger_of(kept, job, HUNG_S if hung_s is None else hung_s, ranks)
+        return make_ledger(kept, job, HUNG_S if hung_s is None else hung_s, ranks)
 
     def recent(self, seconds: float) -> Recent | None:
         """Of the newest steps that were read, up to so many seconds; None where there are none."""
@@ -57,7 +57,7 @@ class LedgerReader:
             return None
         there = set(self._run.ranks.tolist())
         kept = [one for one in self._ranks if one.rank in there]
-        return recent_of(kept, seconds, list(_inferred(self._run)))
+        return make_recent(kept, seconds, list(_inferred(self._run)))
 
 
 def _inferred(run: RunData) -> Iterator[tuple[str, frozenset[int]]]:
@@ -65,7 +65,7 @@ def _inferred(run: RunData) -> Iterator[tuple[str, frozenset[int]]]:
     if run.sync_points is not None or not run.step_ns.size:
         return
     columns = np.flatnonzero(np.isfinite(run.step_ns).all(0))
-    found = meetings_of(run, columns)
+    found = find_meetings(run, columns)
     for stage in found.inferred:
         place = run.stages.index(stage)
         for group in found.groups:

@@ -48,7 +48,7 @@ class Recent:
         return f"last {span}: goodput {percent_text(self.goodput, 0)}: {rows}"
 
 
-def recent_of(
+def make_recent(
     ranks: Sequence[RankTimes],
     seconds: float,
     inferred: Iterable[tuple[str, Collection[int]]] = (),

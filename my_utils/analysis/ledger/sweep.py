@@ -26,11 +26,11 @@ class Segments(NamedTuple):
     since: Integers
 
 
-def segments_of(begin_ns: Integers, end_ns: Integers, depth: Integers) -> Segments:
+def cut_segments(begin_ns: Integers, end_ns: Integers, depth: Integers) -> Segments:
     """depth: of each stage how many are around it. Those of one thread nest. Where they do not,
     each moment still belongs to one of them, or to none.
 
-    >>> found = segments_of(np.array([0, 2, 9]), np.array([7, 4, 10]), np.array([0, 1, 0]))
+    >>> found = cut_segments(np.array([0, 2, 9]), np.array([7, 4, 10]), np.array([0, 1, 0]))
     >>> found.begin_ns.tolist(), found.owner.tolist()
     ([0, 2, 4, 7, 9, 10], [0, 1, 0, -1, 2])
     """

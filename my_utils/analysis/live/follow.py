@@ -17,7 +17,7 @@ from ...profilers.capture.on_demand.control_file import Request, new_id
 from .poll import Snapshot
 from .poller import Poller
 from .screen import Extras, Screen
-from .stacks import stack_view_lines, stacks_of
+from .stacks import dump_stacks, stack_view_lines
 
 CAPTURE_STEPS = 3
 CAPTURE_RANKS = 8
@@ -92,7 +92,7 @@ class Follow:
 
     def _stacks(self) -> Sequence[str]:
         """Where the ranks are now, until the key is pressed again."""
-        return () if self.seen is None else stack_view_lines(stacks_of(self.seen), self.seen)
+        return () if self.seen is None else stack_view_lines(dump_stacks(self.seen), self.seen)
 
     def _capture(self) -> str:
         """Asks for a capture of a few steps of the ranks that matter; says what was asked for."""

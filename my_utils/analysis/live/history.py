@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ...core.run_files.state import Rank
-from .waits.places import Usual, meeting_of, news_ns
+from .waits.places import Usual, find_meeting, news_ns
 from .waits.standing import Suspect
 
 POLLS_KEPT = 60
@@ -66,7 +66,7 @@ class History:
         for rank in ranks:
             if rank.label in alive and rank.step is not None:
                 track = self._tracks.setdefault(rank.label, _Track())
-                meets = meeting_of(rank, usual) is not None
+                meets = find_meeting(rank, usual) is not None
                 track.add(news_ns(rank) / 1e9, rank.step, meets)
         shares = (track.met_share() for track in self._tracks.values())
         self._least_met = min((share for share in shares if share is not None), default=0.0)

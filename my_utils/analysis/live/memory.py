@@ -24,7 +24,7 @@ class Memory:
     device: int | None = None
 
 
-def memory_of(rank: Rank, log_dirs: Sequence[str]) -> Memory:
+def read_memory(rank: Rank, log_dirs: Sequence[str]) -> Memory:
     """The resident memory of the rank's process, and what torch's allocator has given out on its
     device, which the rank writes down at the end of an iteration."""
     folders = with_hosts(log_dirs)

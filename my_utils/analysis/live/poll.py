@@ -27,7 +27,7 @@ from .result import HangData, RankData, SnapshotData, SuspectData, ThreadData, W
 from .root_causes import (
     RootCause,
     at_their_end,
-    causes_of,
+    drop_cleared,
     find_root_causes,
     gone_ranks,
 )
@@ -118,7 +118,7 @@ def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snaps
     """Reads the directories. OSError when one of them cannot be listed. usual: what is known of the
     run; None reads from the profile CSVs where its ranks meet."""
     if usual is None:
-        usual = usual_of(Recorded(request.log_dirs))
+        usual = make_usual(Recorded(request.log_dirs))
     hung_after_s = request.hung_after_s
     silent_after_s = request.stuck_after_s
     if hung_after_s is not None:
@@ -157,12 +157,12 @@ def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snaps
         hang=hang,
         collectives=named.collectives,
         standing=standing,
-        causes=causes_of(named.causes, suspects),
+        causes=drop_cleared(named.causes, suspects),
         waiting=standing.find_waiting(suspects),
     )
 
 
-def usual_of(recorded: Recorded, steps_a_second: float = 0.0) -> Usual:
+def make_usual(recorded: Recorded, steps_a_second: float = 0.0) -> Usual:
     return Usual(recorded.names(), steps_a_second, recorded.members, recorded.error)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .history import History
-from .poll import Snapshot, SnapshotRequest, take_snapshot, usual_of
+from .poll import Snapshot, SnapshotRequest, make_usual, take_snapshot
 from .recorded import Recorded
-from .root_causes import causes_of
+from .root_causes import drop_cleared
 from .waits.standing import Suspect
 
 TIMES_ITS_COST = 25.0  # between two polls: so they take 4 % of a core
@@ -81,17 +81,17 @@ class Poller:
         """A snapshot that says who holds up the others where a rank has made no progress for so
         long, by all that is known. It may take some seconds. OSError as `poll`."""
         request = dataclasses.replace(self.request, hung_after_s=after_s)
-        return take_snapshot(request, usual_of(self._recorded, self.history.fastest()))
+        return take_snapshot(request, make_usual(self._recorded, self.history.fastest()))
 
     def _poll(self) -> Snapshot:
-        usual = usual_of(self._recorded, self.history.fastest())
+        usual = make_usual(self._recorded, self.history.fastest())
         seen = take_snapshot(self.request, usual)
         self.history.add(seen.found.ranks, usual.meetings)
         if seen.hang is not None:
             return seen
         suspects = self._confirmed.of(seen.suspects or self.history.slow(seen.found.ranks))
         waiting = seen.standing.find_waiting(suspects)
-        causes = causes_of(seen.causes, suspects)
+        causes = drop_cleared(seen.causes, suspects)
         return dataclasses.replace(seen, suspects=suspects, causes=causes, waiting=waiting)
 
     def pause_s(self, interval_s: float, cost_s: float) -> float:

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from ...core.ranges import members_of
+from ...core.ranges import parse_members
 from ...core.run_files.hosts import with_hosts
 from ...core.run_files.run_metadata import read_run_metadata
 from ...core.run_files.state import NUMBERED_GROUP, Rank
@@ -66,7 +66,7 @@ class Recorded:
         for path in self._paths_of(rank):
             for pairs in read_run_metadata(path).named(GROUP, SYNC):
                 label = pairs.get("label") or pairs.get("stage", "").rpartition("/")[2]
-                ranks = frozenset(members_of(pairs.get("members", "")))
+                ranks = frozenset(parse_members(pairs.get("members", "")))
                 if not label or rank.rank not in ranks:
                     continue
                 same = [rank.rank] if NUMBERED_GROUP.fullmatch(label) else ranks

@@ -163,7 +163,7 @@ def _of_stages(
     return found
 
 
-def causes_of(causes: Sequence[RootCause], suspects: Sequence[Suspect]) -> list[RootCause]:
+def drop_cleared(causes: Sequence[RootCause], suspects: Sequence[Suspect]) -> list[RootCause]:
     """Without those by stages alone of which no rank is left among the suspects."""
     left = {one.rank.rank for one in suspects}
     return [

@@ -59,7 +59,7 @@ class LiveData(SnapshotData):
     replicas: NotRequired[ReplicasData]
 
 
-def stacks_of(seen: Snapshot, ranks: Collection[int] | None = None) -> Stacks:
+def dump_stacks(seen: Snapshot, ranks: Collection[int] | None = None) -> Stacks:
     """One dump of the ranks, each found in the directory it logs to; suspects and those that wait
     for them come first where there are many. ranks: only of these and of the suspects."""
     alive = dict.fromkeys(rank.rank for rank in seen.found.ranks if rank.alive)

@@ -60,12 +60,12 @@ def _resource(name: str) -> str:
 
 def _policy(css: str, script: str) -> str:
     return (
-        f"default-src 'none'; script-src '{_hash_of(script)}'; style-src '{_hash_of(css)}'; "
+        f"default-src 'none'; script-src '{_hash_text(script)}'; style-src '{_hash_text(css)}'; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
-def _hash_of(text: str) -> str:
+def _hash_text(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 

@@ -12,7 +12,7 @@ from ...core.files import atomic_write
 from ...core.printable import encoded
 from ...core.ranks import check_ranks
 from ...profilers.capture.on_demand.control_file import captures_folder
-from .profile import Sample, samples_of, share_lines, speedscope, trace_events
+from .profile import Sample, read_samples, share_lines, speedscope, trace_events
 from .request import HZ, WAIT_S, request_stacks, wait_for_stacks
 
 EXIT_FINE, EXIT_NOBODY, EXIT_FAILED = 0, 1, 3
@@ -52,7 +52,7 @@ def profile_job(
     found = wait_for_stacks(log_dir, id, chosen, seconds + 2 * WAIT_S)
     samples: list[Sample] = []
     for record in found.records:
-        samples += samples_of(record, [log_dir])
+        samples += read_samples(record, [log_dir])
     folder = Path(output or captures_folder(log_dir))
     files = _write(folder, id, samples) if samples else []
     lines = list(share_lines(samples))

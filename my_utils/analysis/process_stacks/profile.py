@@ -46,7 +46,7 @@ class Sample:
     frames: tuple[Frame, ...]
 
 
-def samples_of(record: StackRecord, log_dirs: Sequence[str]) -> list[Sample]:
+def read_samples(record: StackRecord, log_dirs: Sequence[str]) -> list[Sample]:
     """The samples of a rank's profile in the order of time, each with its stage."""
     found: StagesByThread = {}
     for file_set in find_rank_files(log_dirs, {record.rank})[0]:
@@ -282,7 +282,7 @@ def outlier_lines(stage: str, by_rank: Mapping[int, Sequence[Sample]]) -> Iterat
             usual = statistics.median(shares[other].get(name, 0.0) for other in others)
             if share - usual < OUTLIER_POINTS:
                 continue
-            error = _error_of(name, share, by_rank[rank])
+            error = _standard_error(name, share, by_rank[rank])
             if share - usual >= OUTLIER_ERRORS * math.hypot(error, _least_error(usual, count)):
                 found.append(
                     (round(share - usual, 2), depth[name], rank, name, share, usual, error)
@@ -297,7 +297,7 @@ def outlier_lines(stage: str, by_rank: Mapping[int, Sequence[Sample]]) -> Iterat
             )
 
 
-def _error_of(name: str, share: float, samples: Sequence[Sample]) -> float:
+def _standard_error(name: str, share: float, samples: Sequence[Sample]) -> float:
     """The standard error of a function's share. Samples that follow each other are often of one
     call, so it is that between equal parts of the time, if that is larger."""
     begin_ns = min(sample.time_ns for sample in samples)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .operations import COLUMNS, TOGETHER, Flags, Ints, Operations, numbers_of
+from .operations import COLUMNS, TOGETHER, Flags, Ints, Operations, number_rows
 
 STEPS_MIN = 3
 
@@ -23,8 +23,8 @@ def with_common_steps(operations: Operations) -> Operations | None:
     if len(steps) <= STEPS_MIN or not len(met):
         return None
     ranks = len(np.unique(operations.rank))
-    number, count = numbers_of(operations.meeting[met])
-    pair, pairs = numbers_of(number, operations.rank[met])
+    number, count = number_rows(operations.meeting[met])
+    pair, pairs = number_rows(number, operations.rank[met])
     seen = np.zeros(pairs, np.int64)
     seen[pair] = number
     of_all = np.bincount(seen, minlength=count) == ranks

@@ -8,7 +8,7 @@ import numpy as np
 
 from .engine import Chain, critical_chain, lengths, replay
 from .graph import Graph, Weights
-from .operations import Floats, numbers_of
+from .operations import Floats, number_rows
 from .peers import Groups
 from .roles import Roles
 from .suspects import Bench, Cut, Suspect
@@ -145,7 +145,7 @@ def _where(graph: Graph, chain: Chain, cut: Cut) -> list[tuple[str, float]]:
 
 def _evened(graph: Graph, weights: Weights, roles: Roles) -> Weights:
     """All ranks of a role and all steps alike, and all groups that meet in the same way."""
-    groups = Groups(*numbers_of(roles.role, roles.kind))
+    groups = Groups(*number_rows(roles.role, roles.kind))
     own = groups.medians(weights.own)[groups.number]
     gap = groups.medians(weights.gap)[groups.number]
     transfer = weights.transfer

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .levels import Order, order_of
+from .levels import Order, find_order
 from .operations import (
     RECEIVE,
     SEND,
@@ -23,8 +23,8 @@ from .operations import (
     Floats,
     Ints,
     Operations,
-    numbers_of,
-    occurrence_of,
+    count_before,
+    number_rows,
 )
 
 TOLERANCE_NS = 500_000  # of time stamps; less where steps are short
@@ -78,13 +78,13 @@ class Graph:
     @functools.cached_property
     def order(self) -> Order:
         """Found when it is first asked for."""
-        return order_of(
+        return find_order(
             len(self.rank), *self.edges, self.member_node, self.member_meeting,
             len(self.meeting_name), self.waits,
         )  # fmt: skip
 
 
-def graph_of(operations: Operations) -> Graph:
+def build_graph(operations: Operations) -> Graph:
     """operations: sorted by step, rank, begin; see `Operations.in_order`. Asking for the order is a
     CannotReplay where their times contradict the order in which they must have happened."""
     rows = _Rows(operations)
@@ -131,7 +131,7 @@ class _Rows:
         self.name = operations.name
         self.side = operations.side
         self.meeting = operations.meeting
-        step, count = numbers_of(operations.step)
+        step, count = number_rows(operations.step)
         self.step = _small(step)
         firsts = np.searchsorted(self.step, np.arange(count))
         self.steps = operations.step[firsts]
@@ -141,7 +141,7 @@ class _Rows:
         self.step_ns = np.maximum.reduceat(self.end, firsts)
         usual = float(np.median(self.step_ns))
         self.tolerance = min(float(TOLERANCE_NS), TOLERANCE_SHARE * usual)
-        segment, self.segments = numbers_of(self.step, self.rank)
+        segment, self.segments = number_rows(self.step, self.rank)
         self.segment = _small(segment)
         self.rank_begin = self._rank_begins(operations.marked_ns, origin)
         self._join_batches(operations.names)
@@ -170,7 +170,7 @@ class _Rows:
         """When each row may have ended: where its end may be stamped late, as soon as all were
         there."""
         late = np.flatnonzero(self.is_late)
-        number, count = numbers_of(self.meeting[late])
+        number, count = number_rows(self.meeting[late])
         last = np.full(count, -np.inf)
         np.maximum.at(last, number, self.begin[late])
         soonest = self.end.copy()
@@ -212,14 +212,14 @@ class _Rows:
     def _name_nodes(self) -> None:
         """The key under which a node is found again in other steps of the same shape."""
         at = self.node_rows
-        inner, _ = numbers_of(self.segment[at], self.lane[at], self.node_name)
-        kind, self.kinds = numbers_of(self.lane[at], self.node_name, occurrence_of(inner))
-        place = occurrence_of(numbers_of(self.segment[at], self.lane[at])[0])
-        placed, places = numbers_of(self.lane[at], self.node_name, place)
+        inner, _ = number_rows(self.segment[at], self.lane[at], self.node_name)
+        kind, self.kinds = number_rows(self.lane[at], self.node_name, count_before(inner))
+        place = count_before(number_rows(self.segment[at], self.lane[at])[0])
+        placed, places = number_rows(self.lane[at], self.node_name, place)
         marks = np.random.default_rng(0).integers(0, 1 << 62, places)
         firsts = np.searchsorted(self.segment[at], np.arange(self.segments))
         shape = np.add.reduceat(marks[placed], firsts)
-        key, self.keys = numbers_of(self.rank[at], kind)
+        key, self.keys = number_rows(self.rank[at], kind)
         self.kind, self.key = _small(kind), _small(key)
         self.shape = _small(np.unique(shape, return_inverse=True)[1])[self.segment[at]]
 
@@ -230,10 +230,10 @@ class _Members:
 
     def __init__(self, rows: _Rows) -> None:
         found = np.flatnonzero(rows.meeting >= 0)
-        number, count = numbers_of(rows.meeting[found])
+        number, count = number_rows(rows.meeting[found])
         sizes = np.bincount(number, minlength=count)
         found = found[sizes[number] > 1]
-        number, self.count = numbers_of(rows.meeting[found])
+        number, self.count = number_rows(rows.meeting[found])
         by_meeting = np.argsort(number, kind="stable")
         found, self.meeting = found[by_meeting], number[by_meeting]
         self.node = rows.node_of[found]
@@ -308,7 +308,7 @@ def _not_by_chance(rows: _Rows, src: Ints, dst: Ints) -> Flags:
         return kept
     asked = np.flatnonzero(doubtful)
     slack = rows.begin[at][dst[asked]] - rows.end[at][src[asked]]
-    same, count = numbers_of(rows.key[dst[asked]], lane[src[asked]])
+    same, count = number_rows(rows.key[dst[asked]], lane[src[asked]])
     least = np.full(count, np.inf)
     np.minimum.at(least, same, slack)
     kept[asked] = least[same] <= rows.tolerance
@@ -319,7 +319,7 @@ def _ways(rows: _Rows) -> tuple[Ints, Ints, Ints]:
     """Of each lane and node, how many of the lane's rows the node follows, and the last of them;
     and the lane of each node."""
     at = rows.node_rows
-    same_shape, groups = numbers_of(rows.kind, rows.shape)
+    same_shape, groups = number_rows(rows.kind, rows.shape)
     by_group = np.argsort(same_shape, kind="stable")
     group_firsts = np.searchsorted(same_shape[by_group], np.arange(groups))
     lanes = np.unique(rows.lane)

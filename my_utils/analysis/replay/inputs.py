@@ -28,13 +28,13 @@ OF_A_RUN = ("heartbeat.json", "state.json")
 def holds_operations(paths: Sequence[str]) -> bool:
     """Whether this is a table of operations, a folder of traces, or Nsight's databases, and not
     the files of a run."""
-    return bool(paths) and all(_kind_of(path) for path in paths)
+    return bool(paths) and all(_detect_kind(path) for path in paths)
 
 
 def traces_in(paths: Sequence[str]) -> list[str]:
     """The traces of torch.profiler and the databases of Nsight Systems that were named, or are in
     folders that were."""
-    kinds = {path: _kind_of(path) for path in paths}
+    kinds = {path: _detect_kind(path) for path in paths}
     traces = _files_in([path for path in paths if kinds[path] == "traces"], TRACES)
     return traces + _files_in([path for path in paths if kinds[path] == "nsys"], NSYS)
 
@@ -50,7 +50,7 @@ def read_operations(paths: str | Sequence[str]) -> Operations:
     is left out, and a note says so; ValueError where no other is left. Thread-safe.
     """
     names = [paths] if isinstance(paths, str) else list(paths)
-    kinds = {_kind_of(name) for name in names}
+    kinds = {_detect_kind(name) for name in names}
     if kinds == {"table"} and len(names) == 1:
         from .read_table import read_table
 
@@ -130,7 +130,7 @@ def chosen_operations(
     return operations
 
 
-def _kind_of(path: str) -> str:
+def _detect_kind(path: str) -> str:
     if os.path.isdir(path):
         try:
             if _files_in([path], TRACES) and not is_run(path):

@@ -12,17 +12,17 @@ from ...core.ranges import ranks_text
 from ...core.units import count_text
 from ..verdict.kinds import Kind
 from ..verdict.result import NO_TIME, NO_TIME_REMEDY
-from ..verdict.warmup import warmup_of
+from ..verdict.warmup import find_warmup
 from .common_steps import with_common_steps
 from .engine import lengths, replay
 from .explain import LEAST, Explained, explain
-from .graph import Graph, graph_of
+from .graph import Graph, build_graph
 from .levels import CannotReplay
-from .operations import RECEIVE, TOGETHER, Flags, Floats, Ints, Operations, numbers_of
+from .operations import RECEIVE, TOGETHER, Flags, Floats, Ints, Operations, number_rows
 from .peers import Groups
 from .result import Evidence, ReplayFinding, ReplayVerdict
 from .roles import Roles
-from .slowdown import slowdown_of
+from .slowdown import measure_slowdown
 from .suspects import Claim
 from .unrecorded import with_unrecorded
 
@@ -119,13 +119,13 @@ def _judge(
         )
         return
     roles = Roles(graph, operations.stages, operations.hosts)
-    verdict.slowdown = slowdown_of(graph)
+    verdict.slowdown = measure_slowdown(graph)
     found, verdict.unknown_share = explain(graph, roles, least_share)
     for first in found[:1]:
         verdict.reason = _hidden(first, graph) or _of_absent(first, operations)
     if verdict.reason:
         return
-    verdict.findings = [_finding_of(one, graph, roles) for one in found]
+    verdict.findings = [_make_finding(one, graph, roles) for one in found]
     verdict.world_size = max(operations.world_size, verdict.judged_ranks)
     ranks_there = max(operations.world_size, int(graph.rank.max()) + 1)
     for one in verdict.by_replay:
@@ -140,28 +140,28 @@ def whole_graph(operations: Operations, *, common_steps: bool = False) -> tuple[
     """The graph with the meetings that were not recorded, on one clock where the clocks differ; and
     its operations. operations: in order. common_steps: steps that each rank marks for itself are
     taken from one collective of all ranks to the next where they can be. Raises CannotReplay."""
-    graph = graph_of(operations)
+    graph = build_graph(operations)
     if _leave_too_early(graph):
         moved = with_one_clock(operations)
         if moved is not None:
             operations = moved.in_order()
-            graph = graph_of(operations)
+            graph = build_graph(operations)
     if common_steps and operations.marked_ns:
         common = with_common_steps(operations)
         if common is not None:
             operations = common
-            graph = graph_of(operations)
+            graph = build_graph(operations)
     more = with_unrecorded(operations, graph)
     if more is None:
         return graph, operations
     del graph
     operations = more.in_order()
-    return graph_of(operations), operations
+    return build_graph(operations), operations
 
 
 def _alone(operations: Operations) -> list[tuple[Flags, str]]:
     """The receives, and the collectives, that meet nobody in the file, and what these are."""
-    number, count = numbers_of(operations.meeting)
+    number, count = number_rows(operations.meeting)
     alone = (np.bincount(number, minlength=count) == 1)[number] | (operations.meeting < 0)
     names = np.array([IS_COLLECTIVE.search(name) is not None for name in operations.names])
     receives = operations.side == RECEIVE
@@ -175,7 +175,7 @@ def _alone(operations: Operations) -> list[tuple[Flags, str]]:
 def _alone_share(operations: Operations, graph: Graph) -> tuple[float, str]:
     """How much of the steps the rank that has most of it spends in what meets nobody in the file;
     and what that is, in words."""
-    ranks = numbers_of(operations.rank)[0]
+    ranks = number_rows(operations.rank)[0]
     if not ranks.any():  # one rank, which is compared with nobody
         return 0.0, ""
     took = (operations.end_ns - operations.begin_ns).astype(np.float64)
@@ -239,9 +239,9 @@ def _moving_as_one(
     than the nodes differ from step to step."""
     left = graph.begin_ns[nodes] if before else graph.end_ns[nodes]
     took = left - graph.begin_ns[nodes] + (graph.weights.gap[nodes] if before else 0.0)
-    key, keys = numbers_of(graph.key[nodes])
+    key, keys = number_rows(graph.key[nodes])
     differs = np.abs(took - Groups(key, keys).medians(took)[key])
-    turn, turns = numbers_of(graph.step[nodes], graph.kind[nodes])
+    turn, turns = number_rows(graph.step[nodes], graph.kind[nodes])
     place, who = np.full((len(ranks), turns), -1), graph.rank[nodes]
     for row, rank in enumerate(ranks):
         place[row, turn[who == rank]] = np.flatnonzero(who == rank)
@@ -268,7 +268,7 @@ def _without_warmup(
         if consecutive:
             begins = np.minimum.reduceat(operations.begin_ns, first)
             length = (np.maximum.reduceat(operations.end_ns, first) - begins).astype(np.float64)
-            warmup = warmup_of(length[None, :])
+            warmup = find_warmup(length[None, :])
     verdict.warmup = warmup
     if not warmup:
         return operations
@@ -307,7 +307,7 @@ def _marked_mean(marked_ns: dict[int, dict[int, tuple[int, int]]], steps: Ints) 
 # --- findings, with names instead of numbers ---
 
 
-def _finding_of(one: Explained, graph: Graph, roles: Roles) -> ReplayFinding:
+def _make_finding(one: Explained, graph: Graph, roles: Roles) -> ReplayFinding:
     suspect = one.suspect
     saving = float(one.saving.mean())
     evidence = _evidence(one, graph)
@@ -387,15 +387,15 @@ def with_one_clock(operations: Operations) -> Operations | None:
 
 def _lateness(rank: Ints, meeting: Ints, end_ns: Ints, ranks: int) -> Floats | None:
     """Of each rank, the least squares of what it is late in each group; the first one is 0."""
-    number, count = numbers_of(meeting)
+    number, count = number_rows(meeting)
     sizes = np.bincount(number, minlength=count)
     end = (end_ns - int(end_ns.min())).astype(np.float64)
     apart = end - (np.bincount(number, end, count) / sizes)[number]
     marks = np.random.default_rng(1).random(ranks)
-    group, groups = numbers_of(
+    group, groups = number_rows(
         np.unique(np.bincount(number, marks[rank], count).round(9), return_inverse=True)[1][number]
     )
-    pair, pairs = numbers_of(group, rank)
+    pair, pairs = number_rows(group, rank)
     if ranks + groups > UNKNOWNS_MAX:
         return None
     late = Groups(pair, pairs).medians(apart)

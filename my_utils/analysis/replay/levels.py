@@ -43,7 +43,7 @@ class Order:
     levels: int
 
 
-def order_of(
+def find_order(
     nodes: int, src: Ints, dst: Ints, member: Ints, meeting: Ints, meetings: int, waits: Flags
 ) -> Order:
     """src, dst: edges between nodes. member, meeting: who takes part in what, sorted by meeting.

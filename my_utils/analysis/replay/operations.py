@@ -110,11 +110,11 @@ def in_half(values: Ints) -> Ints:
 COLUMNS = ("rank", "lane", "step", "name", "begin_ns", "end_ns", "meeting", "side")
 
 
-def numbers_of(*columns: Ints) -> tuple[Ints, int]:
+def number_rows(*columns: Ints) -> tuple[Ints, int]:
     """Rows that agree in all columns get the same number from 0 up, in the order of the columns;
     with how many numbers there are.
 
-    >>> numbers_of(np.array([5, 5, 9]), np.array([1, 0, 1]))[0].tolist()
+    >>> number_rows(np.array([5, 5, 9]), np.array([1, 0, 1]))[0].tolist()
     [1, 0, 2]
     """
     mixed = np.zeros(len(columns[0]), np.int64)
@@ -142,10 +142,10 @@ def numbers_of(*columns: Ints) -> tuple[Ints, int]:
     return found, len(values)
 
 
-def occurrence_of(numbers: Ints) -> Ints:
+def count_before(numbers: Ints) -> Ints:
     """How many rows before have the same number, for rows in the order of time.
 
-    >>> occurrence_of(np.array([3, 7, 3, 3])).tolist()
+    >>> count_before(np.array([3, 7, 3, 3])).tolist()
     [0, 0, 1, 2]
     """
     order = np.argsort(numbers, kind="stable")

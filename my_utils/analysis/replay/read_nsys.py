@@ -22,7 +22,7 @@ import numpy as np
 
 from ...core.reader_process import ReaderError, Readers
 from ...core.trusted_open import open_without_waiting
-from .operations import TOGETHER, Ints, Operations, numbers_of, occurrence_of
+from .operations import TOGETHER, Ints, Operations, count_before, number_rows
 
 STEP = re.compile(
     r"(?:profilerstep|train[_ ]?step|step|iteration|iter)[#_ :=]*(\d{1,18})", re.IGNORECASE
@@ -58,7 +58,7 @@ def read_nsys(paths: Sequence[str]) -> Operations:
             notes += of_file
             numbers = np.array([names.setdefault(word, len(names)) for word in words])
             rows["name"] = numbers[rows["name"]]
-            rows["rank"] = ranks + numbers_of(rows.pop("device"))[0]
+            rows["rank"] = ranks + number_rows(rows.pop("device"))[0]
             ranks = int(rows["rank"].max()) + 1
             for key, values in rows.items():
                 columns.setdefault(key, []).append(values)
@@ -72,9 +72,9 @@ def read_nsys(paths: Sequence[str]) -> Operations:
     meeting = np.full(len(order), -1, np.int64)
     if calls.any():
         notes.append("kernels of NCCL name no group: taken as of all ranks")
-        turn, _ = numbers_of(*(whole[one][calls] for one in ("step", "rank", "name")))
-        same = (whole["step"][calls], whole["name"][calls], occurrence_of(turn))
-        meeting[calls] = numbers_of(*same)[0]
+        turn, _ = number_rows(*(whole[one][calls] for one in ("step", "rank", "name")))
+        same = (whole["step"][calls], whole["name"][calls], count_before(turn))
+        meeting[calls] = number_rows(*same)[0]
     return Operations(
         whole["rank"], whole["lane"], whole["step"], whole["name"], whole["begin"], whole["end"],
         meeting, np.full(len(order), TOGETHER), words, {}, {}, notes,
@@ -130,7 +130,7 @@ def _check_plain(database: sqlite3.Connection, table: str) -> None:
         raise ValueError(f"not an export of Nsight Systems: {table} {reason}")
 
 
-def columns_of(database: sqlite3.Connection, table: str) -> set[str]:
+def list_columns(database: sqlite3.Connection, table: str) -> set[str]:
     return {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
 
 
@@ -139,7 +139,7 @@ def _kernels(
 ) -> tuple[dict[str, Ints], list[str]]:
     """All kernels in the order of their begins, and their names; device and process are those of
     the database."""
-    of_kernels = columns_of(database, KERNELS)
+    of_kernels = list_columns(database, KERNELS)
     process = as_number("globalPid") if "globalPid" in of_kernels else "0"
     correlation = as_number("correlationId") if "correlationId" in of_kernels else "-1"
     is_whole = " AND ".join(map(WHOLE.format, NEEDED))
@@ -158,7 +158,7 @@ def _kernels(
     rows = rows[np.argsort(rows[:, 3], kind="stable")]
     device, lane, word, begin, end, correlation_id, of_process = rows[:, :7].T
     launch = _launches(database, correlation_id, of_process if process != "0" else None, begin)
-    name, names = names_of(database, word)
+    name, names = number_names(database, word)
     start = _session_start(database)
     columns = {"device": device, "lane": lane, "name": name, "begin": begin + start,
                "end": end + start, "launch": launch + start, "process": of_process}  # fmt: skip
@@ -177,7 +177,7 @@ def whole_rows(database: sqlite3.Connection, query: str, width: int) -> Ints:
     return found
 
 
-def names_of(database: sqlite3.Connection, words: Ints) -> tuple[Ints, list[str]]:
+def number_names(database: sqlite3.Connection, words: Ints) -> tuple[Ints, list[str]]:
     """Which name each has, and all names, in the order in which they come."""
     wanted, first, places = np.unique(words, return_index=True, return_inverse=True)
     texts: dict[int, str] = dict.fromkeys(wanted[np.argsort(first)].tolist(), "None")
@@ -194,7 +194,7 @@ def _launches(
 ) -> Ints:
     """When each kernel was launched; its begin where no call is known. A graph is one call for many
     kernels."""
-    if not {"correlationId", "globalTid", "start"} <= columns_of(database, LAUNCHES):
+    if not {"correlationId", "globalTid", "start"} <= list_columns(database, LAUNCHES):
         return begin
     is_whole = " AND ".join(map(WHOLE.format, ("correlationId", "start", "globalTid")))
     calls = whole_rows(
@@ -213,7 +213,7 @@ def launch_places(calls: Ints, correlation: Ints, process: Ints | None, begin: I
     count = len(calls)
     of_process = np.zeros(len(begin), np.int64) if process is None else process
     of_calls = np.zeros(count, np.int64) if process is None else calls[:, 2]
-    same = numbers_of(
+    same = number_rows(
         np.concatenate([calls[:, 0], correlation]), np.concatenate([of_calls, of_process])
     )[0]
     first = np.full(int(same.max(initial=0)) + 1, -1, np.int64)
@@ -240,7 +240,7 @@ def _last_before(of: Ints, at: Ints, whose: Ints, moments: Ints) -> Ints:
 
 def _session_start(database: sqlite3.Connection) -> int:
     """What makes the times of several databases those of one clock; 0 where it is not there."""
-    if "utcEpochNs" not in columns_of(database, "TARGET_INFO_SESSION_START_TIME"):
+    if "utcEpochNs" not in list_columns(database, "TARGET_INFO_SESSION_START_TIME"):
         return 0
     row = database.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
     return row[0] if row and isinstance(row[0], int) and 0 < row[0] < NUMBER_MAX else 0
@@ -248,7 +248,7 @@ def _session_start(database: sqlite3.Connection) -> int:
 
 def step_ranges(database: sqlite3.Connection) -> dict[tuple[int, int], tuple[int, int]]:
     """By process and number of the step: when it begins and ends on the host."""
-    if not {"start", "end", "text", "textId", "globalTid"} <= columns_of(database, "NVTX_EVENTS"):
+    if not {"start", "end", "text", "textId", "globalTid"} <= list_columns(database, "NVTX_EVENTS"):
         return {}
     shift = _session_start(database)
     found: dict[tuple[int, int], tuple[int, int]] = {}

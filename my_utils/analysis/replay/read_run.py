@@ -15,7 +15,7 @@ from itertools import zip_longest
 import numpy as np
 
 from ..verdict.recorded_rank import Call, RecordedRank
-from .operations import END, RECEIVE, SEND, TOGETHER, Ints, Operations, Words, numbers_of
+from .operations import END, RECEIVE, SEND, TOGETHER, Ints, Operations, Words, number_rows
 
 SIDES = {"send": SEND, "recv": RECEIVE}
 AT_ONCE_NS = 500_000  # from a call to its wait: so soon the caller blocks
@@ -37,7 +37,7 @@ def operations_of_run(ranks: Iterable[RecordedRank]) -> Operations | None:
         return None
     at_once = _blocking(found)
     names, meetings = Words(), Words()
-    columns = [_columns_of(one, steps, at_once, names, meetings) for one in found]
+    columns = [_make_columns(one, steps, at_once, names, meetings) for one in found]
     joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
     rank, lane, step, name, begin, end, meeting, side, called = joined
     _end_unawaited(begin, end, meeting, called)
@@ -48,7 +48,7 @@ def operations_of_run(ranks: Iterable[RecordedRank]) -> Operations | None:
     )
 
 
-def _columns_of(
+def _make_columns(
     rank: RecordedRank, steps: Ints, at_once: dict[str, bool], names: Words, meetings: Words
 ) -> list[Ints]:
     """The columns of its operations in these steps."""
@@ -162,7 +162,7 @@ def _end_unawaited(begin: Ints, end: Ints, meeting: Ints, called: Ints) -> None:
     """A collective that was over when it was waited for ended before: as soon after the last member
     had come as that of those that waited. Changes `end`."""
     met = np.flatnonzero(meeting >= 0)
-    number, count = numbers_of(meeting[met])
+    number, count = number_rows(meeting[met])
     last = np.full(count, np.iinfo(np.int64).min)
     np.maximum.at(last, number, begin[met])
     stay = np.where(called[met] < 0, end[met] - last[number], np.iinfo(np.int64).max)

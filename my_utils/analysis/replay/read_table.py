@@ -18,10 +18,10 @@ from .table_files import (
     WHOLE_MAX,
     BadTable,
     Column,
-    columns_of,
-    header_of,
     number_meetings,
     of_ranks,
+    read_columns,
+    read_header,
 )
 
 NAMES = {
@@ -55,7 +55,7 @@ CALLS = {
 
 def has_operations(path: str) -> bool:
     """Whether its columns are those of a table of operations."""
-    names = header_of(path)
+    names = read_header(path)
     return set(names) >= MEGATRON or not _missing(names)
 
 
@@ -64,14 +64,14 @@ def read_table(path: str) -> Operations:
 
     What such a table cannot say is in `notes`. In memory are its columns.
     """
-    names = header_of(path)
+    names = read_header(path)
     if set(names) >= MEGATRON:
-        return _megatron_operations(columns_of(path, MEGATRON))
+        return _megatron_operations(read_columns(path, MEGATRON))
     missing = _missing(names)
     if missing:
         raise BadTable(f"{path}: no table of operations: no column {', '.join(missing)}")
     known = _known(names)
-    columns = columns_of(path, set(known.values()))
+    columns = read_columns(path, set(known.values()))
     return _plain({one: columns[name] for one, name in known.items()}, known)
 
 

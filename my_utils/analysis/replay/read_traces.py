@@ -44,7 +44,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
         rows = trace.rows
         rows["name"] = _renumbered(rows["name"], trace.names, names)
         rows["group"] = _renumbered(rows["group"], trace.groups, groups)
-        rank = _rank_of(trace.rank, rows["step"], ranks)
+        rank = _assign_rank(trace.rank, rows["step"], ranks)
         if rank is None:
             notes.append(f"{path}: another trace of rank {trace.rank}, left out")
             continue
@@ -132,7 +132,7 @@ def _meetings(columns: dict[str, Ints]) -> Ints:
     return meeting
 
 
-def _rank_of(rank: int | None, step: Ints, ranks: Mapping[int, dict[str, Ints]]) -> int | None:
+def _assign_rank(rank: int | None, step: Ints, ranks: Mapping[int, dict[str, Ints]]) -> int | None:
     """The rank that a trace of these steps is of: its own one, or, where it names none, the first
     that has other steps. None where its own one has some of them already."""
 

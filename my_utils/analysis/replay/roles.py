@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .graph import Graph
-from .operations import Flags, Floats, Ints, numbers_of, occurrence_of
+from .operations import Flags, Floats, Ints, count_before, number_rows
 from .peers import Groups
 
 ALIKE = 0.5  # of the names of two ranks, that they share
@@ -30,13 +30,13 @@ class Links:
         ]
         at = np.searchsorted(graph.member_meeting, np.arange(count))
         begun = np.lexsort((graph.begin_ns[graph.member_node[at]], graph.meeting_step))
-        which, _ = numbers_of(self.group, graph.meeting_step, graph.meeting_name)
+        which, _ = number_rows(self.group, graph.meeting_step, graph.meeting_name)
         occurrence = np.empty(count, np.int64)
-        occurrence[begun] = occurrence_of(which[begun])
-        peers, number = numbers_of(graph.meeting_step, graph.meeting_name, occurrence, sizes)
+        occurrence[begun] = count_before(which[begun])
+        peers, number = number_rows(graph.meeting_step, graph.meeting_name, occurrence, sizes)
         self._peers = Groups(peers, number)
-        self._all = Groups(*numbers_of(graph.meeting_name, occurrence, sizes))
-        self._same, sames = numbers_of(self.group, graph.meeting_name, occurrence)
+        self._all = Groups(*number_rows(graph.meeting_name, occurrence, sizes))
+        self._same, sames = number_rows(self.group, graph.meeting_name, occurrence)
         self._over_steps = Groups(self._same, sames)
 
     def usual(self, transfer: Floats) -> Floats:
@@ -67,10 +67,10 @@ class Roles:
         else:
             self.role_of_rank = _alike(self._has(graph.name), self._has(graph.name, graph.meets))
             self.names = np.unique(self.role_of_rank)
-        self.place_of_rank = occurrence_of(self.role_of_rank)
+        self.place_of_rank = count_before(self.role_of_rank)
         self.role = self.role_of_rank.astype(np.int32)[self.rank_index]
         self.host_of_rank = [hosts.get(int(rank), "") for rank in self.ranks]
-        self.peers = Groups(*numbers_of(self.role, graph.step, self.kind))
+        self.peers = Groups(*number_rows(self.role, graph.step, self.kind))
         self.is_alone = (
             np.bincount(self.peers.number, minlength=self.peers.count)[self.peers.number] == 1
         )

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ...core.arguments import check_int
-from ..timeline.timeline import Timeline, timeline_of
-from ..verdict.causes import causes_of, causes_of_all
-from ..verdict.finding_causes import KINDS, host_of, known_part
+from ..timeline.timeline import Timeline, make_timeline
+from ..verdict.causes import causes_of_all, find_causes
+from ..verdict.finding_causes import KINDS, known_part, sum_host
 from ..verdict.load import NothingToJudge, load_run
 from ..verdict.loss import LEAST_SHARE
 from ..verdict.result import Verdict
-from ..verdict.rules import judge as judge_by_rules, set_throughput, slower_ranks_of
+from ..verdict.rules import find_slower_ranks, judge as judge_by_rules, set_throughput
 from ..verdict.run_data import RunData
 from ..verdict.shown import about
 from .result import ReplayFinding, ReplayVerdict
@@ -86,7 +86,7 @@ def _replayed(run: RunData, warmup: int | None, within: tuple[int, int] | None) 
     judged = (run.steps >= (verdict.first_step or 0)) & (run.steps <= (verdict.last_step or 0))
     columns = np.flatnonzero(judged & np.isfinite(run.step_ns).all(0))
     set_throughput(verdict, run, columns)
-    verdict.findings += slower_ranks_of(run, columns, verdict.findings)
+    verdict.findings += find_slower_ranks(run, columns, verdict.findings)
     return verdict
 
 
@@ -98,12 +98,12 @@ def _add_recorded_causes(run: RunData, verdict: ReplayVerdict) -> None:
         is_known = one.kind in (*KINDS, "host hiccups") and one.since_step is None
         if not is_known or not isinstance(one, ReplayFinding):
             continue
-        host, rows = host_of(run, one.ranks, columns)
+        host, rows = sum_host(run, one.ranks, columns)
         cost_ns = one.saves_ns_a_step
         if one.steps and len(one.steps) < verdict.judged_steps:
             there = np.isin(run.steps[columns], one.steps)
             each_ns = cost_ns * verdict.judged_steps / len(one.steps)
-            found = causes_of(host, np.tile(np.where(there, each_ns, 0.0), (len(rows), 1)))
+            found = find_causes(host, np.tile(np.where(there, each_ns, 0.0), (len(rows), 1)))
         else:
             found = causes_of_all(host, cost_ns, verdict.step_ns)
         one.detail |= known_part(found)
@@ -157,7 +157,7 @@ def answer_on(run: RunData, warmup: int | None = None, at: int | None = None) ->
     verdict = judge(run, warmup)
     if verdict.status == "not judged":
         return Answer(verdict, all_closed=run.all_closed)
-    timeline = timeline_of(run, lambda run, steps: judge(run, warmup, steps), warmup)
+    timeline = make_timeline(run, lambda run, steps: judge(run, warmup, steps), warmup)
     shown = timeline.worst if verdict.status == "ok" else None
     if at is not None:
         shown = timeline.part_at(at)

@@ -28,7 +28,7 @@ class Slowdown:
         return self.busy_ns / self.ideal_ns if self.ideal_ns else 1.0
 
 
-def slowdown_of(graph: Graph) -> Slowdown:
+def measure_slowdown(graph: Graph) -> Slowdown:
     weights = graph.weights
     no_gap = np.zeros_like(weights.gap)
     busy = Weights(weights.own, no_gap, weights.transfer)

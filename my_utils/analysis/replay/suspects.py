@@ -13,7 +13,7 @@ from ..verdict.kinds import kind_of_stage
 from ..verdict.quantiles import MAD_TO_SIGMA
 from .engine import Chain
 from .graph import Graph, Weights
-from .operations import Flags, Floats, Ints, numbers_of
+from .operations import Flags, Floats, Ints, number_rows
 from .peers import Groups
 from .roles import Roles
 
@@ -185,20 +185,20 @@ class Bench:
         involved[np.unique(roles.role_of_rank[chosen])] = True
         rest = np.flatnonzero(involved[roles.role] & ~chosen[roles.rank_index])
         group = roles.peers.number
-        number, count = numbers_of(np.concatenate([group[nodes], group[rest]]))
+        number, count = number_rows(np.concatenate([group[nodes], group[rest]]))
         mine, theirs = number[: len(nodes)], number[len(nodes) :]
         groups = Groups(theirs, count)
         has_peers = np.bincount(theirs, minlength=count) > 0
         elsewhere = None
         if roles.are_stages and not has_peers[mine].all():
             outside = np.flatnonzero(~chosen[roles.rank_index])
-            number, count = numbers_of(
+            number, count = number_rows(
                 np.concatenate([self.graph.step[nodes], self.graph.step[outside]]),
                 np.concatenate([roles.kind[nodes], roles.kind[outside]]),
             )
             like, elsewhere = number[: len(nodes)], Groups(number[len(nodes) :], count)
             known = np.bincount(number[len(nodes) :], minlength=count) > 0
-        key, keys = numbers_of(self.graph.key[nodes])
+        key, keys = number_rows(self.graph.key[nodes])
         by_key = Groups(key, keys)
         found = []
         for values in (self.weights.own, self.weights.gap):
@@ -245,7 +245,7 @@ class Bench:
     ) -> Suspect:  # fmt: skip
         graph = self.graph
         later = graph.step[nodes] >= at
-        key, keys = numbers_of(graph.key[nodes])
+        key, keys = number_rows(graph.key[nodes])
         before, after = Groups(key[~later], keys), Groups(key[later], keys)
         cuts = [
             (after.medians(one[nodes][later]) - before.medians(one[nodes][~later]))[key[later]]
@@ -263,9 +263,9 @@ class Bench:
         of_stage, count = roles.peers.number, roles.peers.count
         first = np.zeros(count, np.int64)
         first[of_stage] = np.arange(len(of_stage))
-        group, groups = numbers_of(graph.step[first], roles.kind[first])
+        group, groups = number_rows(graph.step[first], roles.kind[first])
         across = Groups(group, groups)
-        same, sames = numbers_of(roles.role[first], roles.kind[first])
+        same, sames = number_rows(roles.role[first], roles.kind[first])
         over_steps = Groups(same, sames)
         cuts = []
         for values in (self.weights.own, self.weights.gap):
@@ -408,11 +408,11 @@ class Bench:
         if not roles.are_stages or len(roles.names) < 2:
             return
         works = np.flatnonzero(~graph.meets & (own > graph.tolerance_ns))
-        alike, count = numbers_of(roles.role[works], graph.step[works], graph.name[works])
+        alike, count = number_rows(roles.role[works], graph.step[works], graph.name[works])
         mean = np.bincount(alike, own[works], count) / np.bincount(alike, minlength=count)
         apart = own[works] / mean[alike] - 1
         place = roles.place_of_rank[roles.rank_index[works]]
-        batch, batches = numbers_of(place, graph.step[works], roles.kind[works])
+        batch, batches = number_rows(place, graph.step[works], roles.kind[works])
         passed = np.bincount(batch, minlength=batches)
         common = (np.bincount(batch, apart, batches) / passed)[batch]
         shared = passed[batch] > 1

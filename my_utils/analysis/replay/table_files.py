@@ -14,7 +14,7 @@ import numpy as np
 from ...core.extras import require
 from ...core.reader_process import ReaderError, Readers
 from ...core.trusted_open import open_filled
-from .operations import Floats, Ints, in_half, numbers_of, occurrence_of
+from .operations import Floats, Ints, count_before, in_half, number_rows
 
 SUFFIXES = (".csv", ".parquet")
 ROWS_AT_ONCE = 65536
@@ -62,7 +62,7 @@ class Column:
         return np.where(values[places] < 0, -1, places), tuple(map(str, values.tolist()))
 
 
-def header_of(path: str) -> tuple[str, ...]:
+def read_header(path: str) -> tuple[str, ...]:
     """The names of its columns, () where it is not a table. OSError where it cannot be read."""
     if path.endswith(".parquet"):
         parquet = require("pyarrow.parquet", "reading Parquet")
@@ -76,10 +76,10 @@ def header_of(path: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in next(csv.reader([line]), []))
 
 
-def columns_of(path: str, wanted: set[str]) -> dict[str, Column]:
+def read_columns(path: str, wanted: set[str]) -> dict[str, Column]:
     """Those of the wanted columns that it has. A child reads what may take much memory: a page of
     Parquet unpacks to gigabytes, and of a large CSV the process would keep what reading took."""
-    there = wanted & set(header_of(path))
+    there = wanted & set(read_header(path))
     if not path.endswith(".parquet") and os.path.getsize(path) < CHILD_ABOVE:
         return _csv_columns(path, there)
     with Readers(small_columns, 1, bounded=True) as readers:
@@ -160,7 +160,7 @@ def _plain_csv_columns(path: str, wanted: set[str]) -> dict[str, Column] | None:
         arrow_csv = require("pyarrow.csv", "a fast CSV")
     except ImportError:
         return None
-    names = [name.strip() for name in header_of(path)]
+    names = [name.strip() for name in read_header(path)]
     if len(set(names)) < len(names):
         return None
     places = {name: str(names.index(name)) for name in sorted(wanted)}
@@ -280,10 +280,10 @@ def number_meetings(
     if "sequence" in whole:
         turn = whole["sequence"][rows]
     else:
-        number, _ = numbers_of(whole["step"][rows], *(one[rows] for one in own))
-        turn = occurrence_of(number)
+        number, _ = number_rows(whole["step"][rows], *(one[rows] for one in own))
+        turn = count_before(number)
     base = int(meeting.max(initial=-1)) + 1
-    meeting[rows] = base + numbers_of(*(one[rows] for one in place), turn)[0]
+    meeting[rows] = base + number_rows(*(one[rows] for one in place), turn)[0]
 
 
 def of_ranks(rank: Ints, values: Ints) -> dict[int, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .graph import Graph
-from .operations import COLUMNS, TOGETHER, Flags, Floats, Ints, Operations, numbers_of
+from .operations import COLUMNS, TOGETHER, Flags, Floats, Ints, Operations, number_rows
 
 PART_MIN = 0.002  # of a step: what takes less is not looked at
 SHARE = 0.97  # of the steps in which members come apart
@@ -77,7 +77,7 @@ def _of_kind(graph: Graph, groupings: list[Ints], nodes: Ints, before: bool) -> 
     found: list[_Found] = []
     for grouping in groupings:
         group = grouping[graph.rank[nodes]]
-        meeting, meetings = numbers_of(group, graph.step[nodes])
+        meeting, meetings = number_rows(group, graph.step[nodes])
         good = _those_that_meet(graph, nodes, group, meeting, meetings, before)
         if good.any():
             found.append(_Found(nodes[good], meeting[good], before))

@@ -59,14 +59,14 @@ from . import tables
 from .cells import Cells
 from .changes import StageChange, changes_of_stages
 from .data import RunFigures
-from .figures import Heat, heat_of, write_figures
-from .judged import NONE_ASKED_FOR, Source, judged_of, meetings_in, rows_shown, sync_pattern
+from .figures import Heat, make_heat, write_figures
+from .judged import NONE_ASKED_FOR, Source, judge_ranks, meetings_in, rows_shown, sync_pattern
 from .load import PURPOSE, problems_of_report, read_ranks
 from .on_ray import read_ranks_on_ray
-from .overlap import overlap_of
+from .overlap import measure_overlap
 from .page import StepTrace, page_text
-from .stragglers import Straggler, stragglers_of
-from .waits import RunWaits, waits_of
+from .stragglers import Straggler, find_stragglers
+from .waits import RunWaits, measure_waits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -318,12 +318,12 @@ def _analyze(paths: Sequence[str | os.PathLike[str]], options: Options) -> Repor
         names = tuple(os.fspath(path) for path in paths)
         source = Source(names, wanted, options.steps, options.warmup, options.sync)
         try:
-            run, answer = judged_of(source, ranks, problems)
+            run, answer = judge_ranks(source, ranks, problems)
         except NothingToJudge as error:
             raise ReportError(str(error)) from error
         problems = [*problems, *problems_of_report(run, ranks), *run.problems]
         report = _report(cells, ranks, run, answer, rows_shown(run, wanted))
-    report.overlap = overlap_of(options.torch_traces)
+    report.overlap = measure_overlap(options.torch_traces)
     report.problems, report.source = list(dict.fromkeys(problems)), source
     return report
 
@@ -335,9 +335,9 @@ def _report(cells: Cells, ranks: RunRanks, run: RunData, answer: Answer, shown: 
     metadata = {one.metadata.rank: one.metadata for one in ranks.kept}
     warmup = verdict.warmup if verdict.warmup < len(run.steps) else 0  # show what there is
     meetings = meetings_in(run, warmup)
-    waits = waits_of(run, meetings, warmup)
+    waits = measure_waits(run, meetings, warmup)
     numbers = set(run.ranks[shown].tolist())
-    stragglers = [one for one in stragglers_of(run, verdict, waits) if one.rank in numbers]
+    stragglers = [one for one in find_stragglers(run, verdict, waits) if one.rank in numbers]
     slow = sorted({one.rank for one in stragglers})
     wait_table = tables.wait_table(run, waits, shown)
     rank_table = tables.rank_table(run, waits, warmup, metadata).iloc[shown]
@@ -355,7 +355,7 @@ def _report(cells: Cells, ranks: RunRanks, run: RunData, answer: Answer, shown: 
         changes=changes_of_stages(run, warmup, timeline or Timeline(), verdict.findings),
         overlap=rank_table.iloc[:0],
         problems=[],
-        heat=heat_of(run, meetings, stragglers, shown),
+        heat=make_heat(run, meetings, stragglers, shown),
         verdict=verdict,
     )
 

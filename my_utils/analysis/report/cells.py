@@ -18,7 +18,7 @@ import numpy as np
 from ... import _core
 from ..verdict.rank_cells import RankCells, numbered
 from ..verdict.rank_files import Columns
-from ..verdict.reduce import durations_of
+from ..verdict.reduce import read_durations
 from ..verdict.run_data import Integers
 from ..verdict.run_ranks import are_in
 
@@ -35,7 +35,7 @@ class RankOfCells:
 
     paths: the run's number of each of its paths, rising; firsts: where the cells of each begin, and
     the end of the last. values: a row for each of QUANTITIES. counts: the runs of each cell.
-    durations: as `durations_of` has them, with the place in `paths` as path.
+    durations: as `read_durations` has them, with the place in `paths` as path.
     """
 
     rank: int
@@ -82,7 +82,7 @@ class RankOfCells:
         durations = {**self.durations, "path": np.array(self.paths)[self.durations["path"]]}
         if not are_theirs:
             means = values[QUANTITIES.index("total_ns")] // counts
-            durations = durations_of(np.repeat(paths, counts), np.repeat(means, counts))
+            durations = read_durations(np.repeat(paths, counts), np.repeat(means, counts))
         return _of_rank(self.rank, paths, self.steps[kept], values, counts, durations)
 
 

@@ -32,7 +32,7 @@ class Curve:
     top: str
 
 
-def curves_of(run: RunData) -> list[Curve]:
+def make_curves(run: RunData) -> list[Curve]:
     """Those of what was recorded; none of a run of fewer than two steps."""
     if not run.step_ns.size or len(run.steps) < 2:
         return []

@@ -48,7 +48,9 @@ class Heat:
         return same_fields(self, other)
 
 
-def heat_of(run: RunData, meetings: Meetings, stragglers: list[Straggler], shown: Integers) -> Heat:
+def make_heat(
+    run: RunData, meetings: Meetings, stragglers: list[Straggler], shown: Integers
+) -> Heat:
     """Of the stage of the most expensive straggler; without one, of all but what ranks wait in.
     shown: rows of the run."""
     stage = stragglers[0].stage if stragglers else ""

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ..replay.run_answer import Answer, answer_on
-from ..verdict.load import NothingToJudge, load_run, run_of
+from ..verdict.load import NothingToJudge, load_run, make_run
 from ..verdict.rank_files import RankStages
 from ..verdict.result import Verdict
 from ..verdict.run_data import Integers, RunData, SyncPoint
 from ..verdict.run_ranks import RunRanks, ranks_have
 from ..verdict.shown import about
-from ..verdict.sync import Meetings, meetings_of
+from ..verdict.sync import Meetings, find_meetings
 
 NONE_ASKED_FOR = "no rank of the input is among those asked for"
 
@@ -40,10 +40,10 @@ def judged(
     return _judged(load_run(source.paths, None, source.steps, on_rank=on_rank), source)
 
 
-def judged_of(source: Source, ranks: RunRanks, problems: Sequence[str]) -> tuple[RunData, Answer]:
+def judge_ranks(source: Source, ranks: RunRanks, problems: Sequence[str]) -> tuple[RunData, Answer]:
     """The same of all ranks, which have been read, and whose cells are used up. problems: what was
     wrong with their files."""
-    return _judged(run_of(ranks, problems, source.paths, None, source.steps), source)
+    return _judged(make_run(ranks, problems, source.paths, None, source.steps), source)
 
 
 def rows_shown(run: RunData, ranks: Collection[int] | None) -> Integers:
@@ -85,7 +85,7 @@ def judged_steps(run: RunData, verdict: Verdict) -> RunData:
 def meetings_in(run: RunData, warmup: int) -> Meetings:
     """Where ranks meet, by the rules of the verdict. warmup: steps that do not count."""
     columns = np.flatnonzero(np.isfinite(run.step_ns).all(0)) if run.step_ns.size else np.arange(0)
-    return meetings_of(run, columns[warmup:])
+    return find_meetings(run, columns[warmup:])
 
 
 def _judged(run: RunData, source: Source) -> tuple[RunData, Answer]:

@@ -17,7 +17,7 @@ from ..verdict.rank_cells import RankCells, cells_of_rank
 from ..verdict.rank_files import RankStages, last_run, read_rank
 from ..verdict.readers import read_side_by_side
 from ..verdict.run_data import Integers, RunData
-from ..verdict.run_ranks import RANGES_NAMED, RunRanks, problems_of, ranks_have
+from ..verdict.run_ranks import RANGES_NAMED, RunRanks, describe_problems, ranks_have
 
 PURPOSE = "my_utils report"  # under which messages say that a package is missing
 AS_READ = ("begin_ns", "end_ns", "tid", "cuda_ms", "attempt")  # columns of Parquet
@@ -60,7 +60,7 @@ def _write_parquet(rank: RankStages, folder: str) -> None:
 def problems_of_report(run: RunData, ranks: RunRanks) -> Iterator[str]:
     """Those of a verdict, and ranks that ended early or have older runs in their files."""
     size = max((one.metadata.world_size for one in ranks.read), default=0)
-    yield from problems_of(ranks, range(min(size, WORLD_SIZE_MAX)))  # a larger one is damage
+    yield from describe_problems(ranks, range(min(size, WORLD_SIZE_MAX)))  # a larger one is damage
     if stopped := run.ranks[last_steps(run) < run.steps[-1]].tolist():
         end = run.steps[-1]
         yield f"{ranks_text(stopped, RANGES_NAMED)} ended before step {end}, the last of the run"

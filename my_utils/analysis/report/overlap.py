@@ -31,7 +31,7 @@ COMMUNICATION = re.compile(r"^(nccl|rccl|gloo:|mccl|hccl)", re.IGNORECASE)
 Intervals = npt.NDArray[np.float64]  # n × 2: begin and end in µs
 
 
-def overlap_of(traces: Sequence[str]) -> pd.DataFrame:
+def measure_overlap(traces: Sequence[str]) -> pd.DataFrame:
     """A row a trace: rank, trace, communication_s, compute_s, hidden_s (communication while there
     is compute) and hidden_share; sorted by rank. A trace that cannot be read raises ValueError."""
     pandas = require("pandas", PURPOSE)
@@ -59,7 +59,7 @@ def _overlap(path: Path, number: int) -> tuple[int, str, float, float, float, fl
                     host.append(slice_)
     except (OSError, TraceFileError) as error:
         raise ValueError(f"{path} is not a trace of torch's profiler: {error}") from error
-    rank = _rank_of(source.metadata.get("distributedInfo"), number)
+    rank = _read_rank(source.metadata.get("distributedInfo"), number)
     slices = np.array(kernels or host, "f8").reshape(-1, 3)
     communication = _intervals(slices[slices[:, 0] > 0, 1:])
     compute = _intervals(slices[slices[:, 0] == 0, 1:])
@@ -83,7 +83,7 @@ def _is_time(value: Any) -> bool:
     return type(value) in (int, float, Decimal) and abs(value) < TIME_US_MAX
 
 
-def _rank_of(about: Any, otherwise: int) -> int:
+def _read_rank(about: Any, otherwise: int) -> int:
     rank = about.get("rank") if isinstance(about, dict) else None
     return rank if isinstance(rank, int) and 0 <= rank <= RANK_MAX else otherwise
 

@@ -20,7 +20,7 @@ from ..pages.html import rendered
 from ..pages.tables import Table
 from ..verdict.waits import waits_by_stage
 from .bars import WAIT_COLOUR, mean_step, rank_bars, row_means
-from .curves import curves_of
+from .curves import make_curves
 from .judged import judged_steps, of_rows
 from .ledger_bars import ledger_bars, ledger_legend, ledger_table
 from .page_tables import host_table, rank_table, stage_table
@@ -126,7 +126,7 @@ def page_text(page: Page) -> str:
         state=STATE[page.verdict.status],
         verdict="\n".join(page.verdict.lines(width=100)),
         problems=[*(page.problems or run.problems), *of_flames],
-        curves=curves_of(run),
+        curves=make_curves(run),
         part_bars=part_bars(page.timeline, run.steps),
         steps=f"steps {run.steps[0]} to {run.steps[-1]}" if len(run.steps) else "",
         ledger=page.ledger,

@@ -126,7 +126,7 @@ def _last(series: Matrix) -> float | None:
 # --- those that only a `Report` has ---
 
 
-def tables_of(report: Report, links: dict[int, StepTrace]) -> list[Table]:
+def make_tables(report: Report, links: dict[int, StepTrace]) -> list[Table]:
     """Stragglers by their scores, stages that changed, parallel groups, hidden communication."""
     return [_stragglers(report, links), _changes(report), _groups(report), _overlap(report)]
 

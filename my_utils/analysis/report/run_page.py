@@ -27,8 +27,8 @@ from ..verdict.waits import meeting_stages
 from .flames import Profiled
 from .judged import NONE_ASKED_FOR, Source, judged, meetings_in, rows_shown
 from .page import Page, PageTrace
-from .page_tables import finding_table, tables_of
-from .worst_step import WorstStep, spans_of
+from .page_tables import finding_table, make_tables
+from .worst_step import WorstStep, find_worst_step
 
 if TYPE_CHECKING:
     from ..ledger.ledger import Ledger
@@ -43,7 +43,7 @@ OTHERS = "other operations"
 WAITS = "meetings"
 
 
-def page_of(source: Source) -> Page:
+def make_page(source: Source) -> Page:
     """Reads and judges the run, or what other tools wrote. Raises NothingToJudge, a ValueError,
     where no rank can be read."""
     if holds_operations(source.paths):
@@ -67,7 +67,7 @@ def page_of(source: Source) -> Page:
     if column is not None:
         chosen, step = _ranks_beside(page, column), int(page.judged.steps[column])
         page.worst = _worst_step(source.paths, chosen, step)
-        page.trace = _trace_of(source.paths, chosen, step)
+        page.trace = _make_trace(source.paths, chosen, step)
     return page
 
 
@@ -92,8 +92,8 @@ def _page_of_operations(source: Source) -> Page:
 def page_of_report(report: Report, links: dict[int, StepTrace] | None = None) -> Page:
     """The page of what a report was read from, with its tables. links: by the place of a
     straggler, the trace of its worst step."""
-    page = page_of(report.source)
-    page.tables = [*page.tables, *tables_of(report, links or {})]
+    page = make_page(report.source)
+    page.tables = [*page.tables, *make_tables(report, links or {})]
     page.problems = report.problems
     return page
 
@@ -127,11 +127,11 @@ def _ranks_beside(page: Page, column: int) -> list[int]:
 def _worst_step(paths: Sequence[str], ranks: Sequence[int], step: int) -> WorstStep | None:
     file_sets, _ = find_rank_files(paths, set(ranks))
     read = {one.rank: last_run(read_rank(one)) for one in file_sets}
-    spans = spans_of([read[rank] for rank in ranks if rank in read], step)
+    spans = find_worst_step([read[rank] for rank in ranks if rank in read], step)
     return spans if any(one.spans for one in spans.ranks) else None
 
 
-def _trace_of(paths: Sequence[str], ranks: Sequence[int], step: int) -> PageTrace | None:
+def _make_trace(paths: Sequence[str], ranks: Sequence[int], step: int) -> PageTrace | None:
     """The trace of the same ranks and step for Perfetto; None where it cannot be made, or is too
     large for a page that one forwards."""
     from ...trace.csv2trace import ConversionError, ConversionWarning, csv_to_trace

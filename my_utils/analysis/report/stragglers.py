@@ -62,7 +62,7 @@ class Straggler:
         return asdict(self)
 
 
-def stragglers_of(run: RunData, verdict: Verdict, waits: RunWaits) -> list[Straggler]:
+def find_stragglers(run: RunData, verdict: Verdict, waits: RunWaits) -> list[Straggler]:
     """The most expensive first. A rank is in it once for each finding that names it; one without a
     stage does not count where another one has the rank's stage."""
     findings = list(_about_slow_ranks(verdict))

@@ -49,7 +49,7 @@ class RunWaits:
     critical_ns: dict[str, float]
 
 
-def waits_of(run: RunData, meetings: Meetings, warmup: int) -> RunWaits:
+def measure_waits(run: RunData, meetings: Meetings, warmup: int) -> RunWaits:
     """warmup: so many steps at the beginning are not on the critical path."""
     groups = list(group_waits(run, meeting_stages(run, meetings)))
     there = {run.stages[group.stage] for group in groups}

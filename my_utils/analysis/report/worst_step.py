@@ -56,7 +56,7 @@ class WorstStep:
         }
 
 
-def spans_of(ranks: Sequence[RankStages], step: int) -> WorstStep:
+def find_worst_step(ranks: Sequence[RankStages], step: int) -> WorstStep:
     """ranks: as they were read, the one that is named first."""
     names: dict[str, int] = {}
     cut = [_of_step(one, step) for one in ranks]

@@ -10,7 +10,15 @@ import numpy as np
 
 from ..verdict.run_data import Matrix
 from ..verdict.work import Work, over_others
-from .levels import PART_MIN, Series, edges_of, line_of, place_of_change, window_of, windows_of
+from .levels import (
+    PART_MIN,
+    Series,
+    find_edges,
+    fit_line,
+    place_of_change,
+    window_medians,
+    window_width,
+)
 
 LEAST_SHARE = 0.05  # of a step, by which it or a rank's own work must change
 
@@ -35,7 +43,7 @@ class Drift:
     after_ns: float
 
 
-def changes_of(works: Sequence[Work], whole: Series) -> tuple[list[Change], list[Drift]]:
+def find_changes(works: Sequence[Work], whole: Series) -> tuple[list[Change], list[Drift]]:
     """Of all groups of a run. The changes in their order, none nearer to another than steps can be
     told apart; and where the run drifts. whole: what each step takes, as `step_times`."""
     least = LEAST_SHARE * max(work.step_ns for work in works)
@@ -54,8 +62,8 @@ def step_times(works: Sequence[Work]) -> Series:
 
 
 def _changes(series: Series, least: float, beside: int = 1) -> list[Change]:
-    width = window_of(len(series))
-    edges = edges_of(windows_of(series, width), least, beside)
+    width = window_width(len(series))
+    edges = find_edges(window_medians(series, width), least, beside)
     places = [place_of_change(series, edge * width, 2 * width) for edge in edges]
     bounds = [0, *places, len(series)]
     levels = [np.median(series[a:b]) if a < b else np.nan for a, b in itertools.pairwise(bounds)]
@@ -69,7 +77,7 @@ def _changes(series: Series, least: float, beside: int = 1) -> list[Change]:
 def _of_ranks(excess: Matrix, least: float) -> list[Change]:
     """excess: rank × step, over the other ranks. Only ranks are looked at whose windows differ by
     enough."""
-    windows = windows_of(excess, window_of(excess.shape[1]))
+    windows = window_medians(excess, window_width(excess.shape[1]))
     low, high = np.quantile(windows, [0.01, 0.99], axis=1) if windows.shape[1] else np.zeros((2, 1))
     rows = np.flatnonzero(high - low >= least)
     return [change for row in rows for change in _changes(excess[row], least, len(excess))]
@@ -77,7 +85,7 @@ def _of_ranks(excess: Matrix, least: float) -> list[Change]:
 
 def _apart(changes: Sequence[Change], count: int) -> list[Change]:
     """Changes of several ranks at about the same step are one: the largest."""
-    least = max(PART_MIN * window_of(count), count // 200)
+    least = max(PART_MIN * window_width(count), count // 200)
     found: list[Change] = []
     for one in sorted(changes, key=lambda change: -change.size):
         is_inside = least <= one.at <= count - least
@@ -91,7 +99,7 @@ def _without_drifts(
 ) -> tuple[list[Change], list[Drift]]:
     """Levels that rise, or fall, one after the other are a drift where a line leaves less."""
     if not changes:
-        line = line_of(windows_of(series, window_of(len(series))), least)
+        line = fit_line(window_medians(series, window_width(len(series))), least)
         return [], [] if line is None else [Drift(0, len(series), *line)]
     bounds = [0, *(one.at for one in changes), len(series)]
     levels = [float(np.median(series[a:b])) for a, b in itertools.pairwise(bounds)]
@@ -104,7 +112,7 @@ def _without_drifts(
         while end < len(changes) and directions[end] == directions[at]:
             end += 1
         span = slice(bounds[at], bounds[end + 1])
-        line = _line_of(series[span], levels[at : end + 1], bounds[at : end + 2], least)
+        line = _fit_line(series[span], levels[at : end + 1], bounds[at : end + 2], least)
         if line is None:
             kept += changes[at:end]
         else:
@@ -113,15 +121,15 @@ def _without_drifts(
     return kept, drifts
 
 
-def _line_of(
+def _fit_line(
     part: Series, levels: Sequence[float], bounds: Sequence[int], least: float
 ) -> tuple[float, float] | None:
     """Both ends of the line, where it leaves less than the levels."""
-    width = window_of(len(part))
-    calm = windows_of(part, width)
-    line = line_of(calm, least)
+    width = window_width(len(part))
+    calm = window_medians(part, width)
+    line = fit_line(calm, least)
     if line is None:
         return None
-    fit = windows_of(np.repeat(levels, np.diff(bounds)), width)
+    fit = window_medians(np.repeat(levels, np.diff(bounds)), width)
     by_line = ((calm - np.linspace(*line, len(calm))) ** 2).sum()
     return line if by_line <= ((calm - fit) ** 2).sum() else None

@@ -27,12 +27,12 @@ SURE = 6.0  # standard errors of a change, of what slow noise makes of them
 NEIGHBOURS = 9  # windows, whose median tells a single long one
 
 
-def window_of(steps: int) -> int:
+def window_width(steps: int) -> int:
     """How many steps a window has."""
     return max(WINDOW_MIN, -(-steps // WINDOWS_MAX))
 
 
-def windows_of(values: Series, width: int) -> Series:
+def window_medians(values: Series, width: int) -> Series:
     """The median of each window along the last axis; steps at the end that fill none are left
     out."""
     count = values.shape[-1] // width
@@ -41,13 +41,13 @@ def windows_of(values: Series, width: int) -> Series:
     return found
 
 
-def edges_of(windows: Series, least: float, series: int = 1) -> list[int]:
+def find_edges(windows: Series, least: float, series: int = 1) -> list[int]:
     """The windows with which another level begins.
 
     least: changes of the level by less do not count. series: how many are looked at beside it, so
     that all of them together have few false ones.
 
-    >>> edges_of(np.r_[np.full(30, 5.0), np.full(10, 9.0), np.full(30, 5.0)], 1.0)
+    >>> find_edges(np.r_[np.full(30, 5.0), np.full(10, 9.0), np.full(30, 5.0)], 1.0)
     [30, 40]
     """
     if len(windows) < 2 * PART_MIN:
@@ -112,10 +112,10 @@ def _that_count(values: Series, edges: list[int], least: float) -> list[int]:
     return edges
 
 
-def line_of(windows: Series, least: float) -> tuple[float, float] | None:
+def fit_line(windows: Series, least: float) -> tuple[float, float] | None:
     """Both ends of the line through a series, where it surely rises, or falls, by that much.
 
-    >>> first, last = line_of(np.linspace(5.0, 9.0, 50), 1.0)
+    >>> first, last = fit_line(np.linspace(5.0, 9.0, 50), 1.0)
     >>> round(first, 1), round(last, 1)
     (5.0, 9.1)
     """

@@ -46,7 +46,7 @@ class Period:
     varies: bool = False
 
 
-def periods_of(
+def find_periods(
     run: RunData, columns: Integers, works: Sequence[Work], step_ns: Series
 ) -> list[Period]:
     """columns: the judged steps. works: of all groups, in these steps. step_ns: what each takes, as

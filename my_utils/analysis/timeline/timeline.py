@@ -12,11 +12,11 @@ from ..verdict.kinds import UNTIMED
 from ..verdict.result import Finding, Verdict
 from ..verdict.rules import judged_columns
 from ..verdict.run_data import Integers, RunData
-from ..verdict.sync import meetings_of
-from ..verdict.work import Work, over_others, work_of
-from .changes import LEAST_SHARE, Change, Drift, changes_of, step_times
+from ..verdict.sync import find_meetings
+from ..verdict.work import Work, measure_work, over_others
+from .changes import LEAST_SHARE, Change, Drift, find_changes, step_times
 from .levels import PART_MIN, WINDOW_MIN
-from .periods import Period, periods_of
+from .periods import Period, find_periods
 
 STEPS_MIN = 4 * PART_MIN * WINDOW_MIN  # judged steps, from which on a run is parted
 SAME_LEVEL = 0.04  # of a step, by which two parts may differ that are one
@@ -81,16 +81,16 @@ def _cost_ns(part: Part) -> float:
     return 0.0 if one is None else one.cost_ns_a_step * part.verdict.judged_steps
 
 
-def timeline_of(run: RunData, judge: Judge, warmup: int | None = None) -> Timeline:
+def make_timeline(run: RunData, judge: Judge, warmup: int | None = None) -> Timeline:
     """judge: the verdict on a half-open range of steps. warmup: steps at the beginning that are
     left out, as for a verdict. Thread-safe; the run is not changed."""
     columns, _ = judged_columns(run, warmup)
     if len(columns) < STEPS_MIN:
         return Timeline()
-    meetings = meetings_of(run, columns)
-    works = [work_of(run, meetings, rows, columns) for rows in meetings.groups]
+    meetings = find_meetings(run, columns)
+    works = [measure_work(run, meetings, rows, columns) for rows in meetings.groups]
     whole = step_times(works)
-    changes, drifts = changes_of(works, whole)
+    changes, drifts = find_changes(works, whole)
     parts: list[Part] = []
     if changes or drifts:
         bounds = sorted({0, len(columns), *_edges(changes, drifts)})
@@ -99,7 +99,7 @@ def timeline_of(run: RunData, judge: Judge, warmup: int | None = None) -> Timeli
         _set_drifts(parts, bounds, drifts)
         parts = _joined(run, columns, works, parts, judge)
         _compare(run, columns, works, parts)
-    return Timeline(parts, periods_of(run, columns, works, whole))
+    return Timeline(parts, find_periods(run, columns, works, whole))
 
 
 def _edges(changes: list[Change], drifts: list[Drift]) -> list[int]:
@@ -143,7 +143,7 @@ def _slow_ranks(
             rose[name] = rose.get(name, 0.0) + float(np.maximum(more, 0).sum())
     if not ranks or 2 * len(ranks) > len(run.ranks):
         return (), None
-    return tuple(sorted(ranks)), _most_of(rose)
+    return tuple(sorted(ranks)), _largest_stage(rose)
 
 
 def _joined(
@@ -194,10 +194,10 @@ def _stage_of_change(works: list[Work], was: slice, now: slice, sign: float) -> 
         rose = np.median(work.own[:, now], axis=(0, 1)) - np.median(work.own[:, was], axis=(0, 1))
         for name, ns in zip(work.parts, sign * rose, strict=True):
             changes[name] = changes.get(name, 0.0) + max(float(ns), 0.0)
-    return _most_of(changes)
+    return _largest_stage(changes)
 
 
-def _most_of(times: dict[str, float]) -> str | None:
+def _largest_stage(times: dict[str, float]) -> str | None:
     """The stage with most of it; None where several share it, and for what no stage times."""
     name, most = max(times.items(), key=lambda one: one[1])
     return name if most > STAGE_SHARE * sum(times.values()) and name != UNTIMED else None

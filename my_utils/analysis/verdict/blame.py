@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .change_points import parts_of
+from .change_points import find_parts
 from .kinds import Kind, kind_of_slow_stage
 from .loss import LEAST_SHARE, LOW_SHARE, Loss, Remaining
 from .quantiles import median, spread_of
@@ -126,7 +126,7 @@ def _slow_ranks(work: Work, own: Matrix) -> list[_Slow]:
 def _level(excess: Matrix, least: float) -> Matrix:
     """The excess as levels over steps, 0 if it is small or no steady level."""
     level = np.zeros(len(excess))
-    for part in parts_of(excess, FALSE_CHANGES):
+    for part in find_parts(excess, FALSE_CHANGES):
         middle = float(np.median(excess[part]))
         if middle >= least and (excess[part] >= middle / 2).mean() >= STEADY_SHARE:
             level[part] = middle

@@ -57,7 +57,9 @@ LATE_STEPS = 3  # steps later, if it is kept from a core
 Mask = npt.NDArray[np.bool_]
 
 
-def causes_of(host: Mapping[str, Matrix], sizes: Matrix, meets: bool = False) -> dict[str, object]:
+def find_causes(
+    host: Mapping[str, Matrix], sizes: Matrix, meets: bool = False
+) -> dict[str, object]:
     """Details of a finding: "causes" with name and share of each part from 20 % on, the largest
     first, "cause", one of these names or "unknown", "disk_pages" that were read in a hiccup, and,
     where it waited for a core, "ran_share" of the time that it wanted to run, and "others" that
@@ -71,7 +73,7 @@ def causes_of(host: Mapping[str, Matrix], sizes: Matrix, meets: bool = False) ->
     >>> sizes = np.array([[0.0, 0.0, 0.0, 50e6]])
     >>> host = {"cpu_us": np.array([[10e3, 10e3, 10e3, 59e3]]),
     ...         "delay_us": np.zeros((1, 4)), "gc2_us": np.array([[0.0, 0.0, 0.0, 45e3]])}
-    >>> causes_of(host, sizes)["causes"]
+    >>> find_causes(host, sizes)["causes"]
     [('gc2', 0.9)]
     """
     events = sizes > 0
@@ -250,7 +252,7 @@ def _taken(most: float, parts: dict[str, float]) -> dict[str, float]:
 # --- workers ---
 
 
-def worker_of(host: Mapping[str, Matrix], waited_ns: Matrix) -> dict[str, object]:
+def describe_worker(host: Mapping[str, Matrix], waited_ns: Matrix) -> dict[str, object]:
     """Details of a finding about input.
 
     waited_ns: rank × step, what the ranks waited for input; steps with 0 do not count.
@@ -264,7 +266,7 @@ def worker_of(host: Mapping[str, Matrix], waited_ns: Matrix) -> dict[str, object
     >>> host = {"loader_worker": np.array([[2.0, np.nan, 2.0, 2.0]]),
     ...         "loader_storage_us": np.array([[90e3, np.nan, 80e3, 70e3]]),
     ...         "loader_ran_us": np.array([[9e3, np.nan, 2e3, 1e3]])}
-    >>> worker_of(host, np.full((1, 4), 100e6))
+    >>> describe_worker(host, np.full((1, 4), 100e6))
     {'workers_do': 'storage', 'worker': 2}
     """
     if any(name not in host for name in LOADER_COUNTERS):

@@ -41,12 +41,12 @@ def change_points(values: Series, chance: float) -> list[Change]:
     >>> change_points(np.repeat([5.0, 9.0], [20, 30]), 0.001)
     [Change(at=20, before=5.0, after=9.0)]
     """
-    parts = parts_of(values, chance)
+    parts = find_parts(values, chance)
     levels = [float(np.median(values[part])) for part in parts]
     return [Change(part.start, levels[i], levels[i + 1]) for i, part in enumerate(parts[1:])]
 
 
-def parts_of(values: Series, chance: float) -> list[slice]:
+def find_parts(values: Series, chance: float) -> list[slice]:
     """The parts between the changes; none is empty."""
     edges = [0, *sorted(_places(values, chance)), len(values)]
     return [slice(first, last) for first, last in itertools.pairwise(edges) if last > first]
@@ -82,7 +82,7 @@ def _change_in(part: Series, chance: float) -> int | None:
     count = len(part)
     if count < 2 * SEGMENT_MIN:
         return None
-    order = _ranks_of(part)
+    order = _rank_values(part)
     lengths = np.arange(1, count)
     statistic = np.abs(2 * np.cumsum(order)[:-1] - lengths * (count + 1))
     best = SEGMENT_MIN - 1 + int(np.argmax(statistic[SEGMENT_MIN - 1 : count - SEGMENT_MIN]))
@@ -92,7 +92,7 @@ def _change_in(part: Series, chance: float) -> int | None:
     return _where(part, best + 1)
 
 
-def _ranks_of(part: Series) -> Series:
+def _rank_values(part: Series) -> Series:
     """The rank of each value from 1 up, equal ones their mean: a level has no change in it."""
     places = np.argsort(part, kind="stable")
     ordered = part[places]

@@ -36,14 +36,14 @@ def run_file_of(paths: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return {}, problems
 
 
-def command_of(run_file: Mapping[str, Any]) -> tuple[str, ...]:
+def read_command(run_file: Mapping[str, Any]) -> tuple[str, ...]:
     """The command in a `run.json`; () where it has none."""
     command = run_file.get("command")
     is_command = isinstance(command, list) and all(isinstance(word, str) for word in command)
     return tuple(command) if command and is_command else ()
 
 
-def processes_of(paths: Sequence[str]) -> tuple[dict[int, Process], bool]:
+def find_processes(paths: Sequence[str]) -> tuple[dict[int, Process], bool]:
     """The last process of each rank that left a journal or a heartbeat; and whether there are some
     and all of them ended normally, those of forked children too."""
     # The run's problems name those that cannot be listed.
@@ -60,7 +60,7 @@ def processes_of(paths: Sequence[str]) -> tuple[dict[int, Process], bool]:
     return found, all_closed
 
 
-def states_of(
+def find_states(
     processes: Mapping[int, Process], ranks: npt.NDArray[np.int64]
 ) -> tuple[tuple[bool, ...], bool]:
     """Of each rank whether its process ended normally, and whether any of them lives. A rank
@@ -69,7 +69,7 @@ def states_of(
     return tuple(state == CLOSED for state in known), "running" in known
 
 
-def ending_of(
+def describe_ending(
     ranks: Sequence[RankCells], has_ended: Mapping[int, bool], run_file: Mapping[str, Any]
 ) -> str:
     """ "" where all processes ended by themselves, and without an exception.
@@ -108,7 +108,7 @@ def command_ending(run_file: Mapping[str, Any]) -> str:
 
 def _how(rank: RankCells, has_ended: Mapping[int, bool], statuses: Mapping[str, Any]) -> str:
     """statuses: as run.json has them, by the rank's number as text."""
-    if error := _error_of(rank):
+    if error := _find_error(rank):
         return error
     status = statuses.get(str(rank.metadata.rank))
     if isinstance(status, int) and status:
@@ -116,7 +116,7 @@ def _how(rank: RankCells, has_ended: Mapping[int, bool], statuses: Mapping[str, 
     return EXITED if has_ended.get(rank.metadata.rank, True) else KILLED
 
 
-def _error_of(rank: RankCells) -> str:
+def _find_error(rank: RankCells) -> str:
     """The name of the exception that ended the last attempt of its process. One that was killed
     has rows of its beginning, and none of its end."""
     last = max((one.attempt for one in rank.notes), default=0)

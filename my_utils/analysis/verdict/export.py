@@ -58,7 +58,7 @@ def export_verdict(
 ) -> bool:
     """Sends it, and more figures, to each; False, with the reason on standard error, where one did
     not take it."""
-    summary = summary_of(verdict)
+    summary = summarise(verdict)
     summary = replace(summary, figures={**summary.figures, **more})
     fine = True
     for kind, run in targets:
@@ -70,7 +70,7 @@ def export_verdict(
     return fine
 
 
-def summary_of(verdict: Verdict) -> Summary:
+def summarise(verdict: Verdict) -> Summary:
     """The figures: step_ms, untimed_share, judged_ranks, judged_steps, findings (how many cost
     time), flops_a_second and mfu where they are known, and of each finding `<kind>/share` and
     `<kind>/saves_ms`, a step; blanks are `_`."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .causes import causes_of, causes_of_all
+from .causes import causes_of_all, find_causes
 from .kinds import UNTIMED, Kind, is_of_the_host
 from .result import Finding
 from .run_data import HOST_COUNTERS, HOST_STATES, Integers, Matrix, RunData
@@ -33,7 +33,7 @@ def add_causes(run: RunData, findings: Sequence[Finding], columns: Integers) -> 
             continue
         if run.device != "cpu" and not (one.stage and is_of_the_host(one.stage)):
             continue  # the host's time is not the device's
-        host, rows = host_of(run, one.ranks, columns)
+        host, rows = sum_host(run, one.ranks, columns)
         found = _causes(run, one, host, rows, columns)
         one.detail |= known_part(found)
 
@@ -45,7 +45,7 @@ def known_part(found: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in found.items() if value != "unknown"}
 
 
-def host_of(
+def sum_host(
     run: RunData, ranks: Sequence[int], columns: Integers
 ) -> tuple[dict[str, Matrix], Integers]:
     """What the host took in these steps from these ranks, () for all, by counter; and the rows of
@@ -63,13 +63,13 @@ def _causes(
     if one.kind == "throughput falls":
         length = max(len(columns) // ENDS, 2)
         host = {name: np.hstack([v[:, :length], v[:, -length:]]) for name, v in host.items()}
-        return causes_of(host, _later(len(rows), 2 * length, length, one))
+        return find_causes(host, _later(len(rows), 2 * length, length, one))
     if one.kind == "slower since":
         at = int(np.searchsorted(run.steps[columns], one.since_step or 0))
-        return causes_of(host, _later(len(rows), len(columns), at, one))
+        return find_causes(host, _later(len(rows), len(columns), at, one))
     if "times" in detail:
         took = _stage_ns(run, one.stage, rows, columns)
-        return causes_of(host, np.where(took > NOT_AT_ALL * took.max(initial=0.0), took, 0.0))
+        return find_causes(host, np.where(took > NOT_AT_ALL * took.max(initial=0.0), took, 0.0))
     if one.since_step is not None:
         since = run.steps[columns] >= one.since_step
         columns, host = columns[since], {name: v[:, since] for name, v in host.items()}

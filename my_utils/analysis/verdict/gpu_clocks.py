@@ -56,13 +56,13 @@ def lower_clock(counters: Mapping[str, Matrix], rows: Integers) -> dict[str, obj
     }
 
 
-def errors_of(counters: Mapping[str, Matrix], ranks: Integers) -> Iterator[str]:
+def describe_errors(counters: Mapping[str, Matrix], ranks: Integers) -> Iterator[str]:
     """A sentence for each rank whose GPU reported critical errors (Xid) while the run was recorded.
 
     counters: "gpu_xids", how many so far, and "gpu_last_xid", rank × step, NaN where missing.
 
     >>> counters = {"gpu_xids": np.array([[0.0, 2.0]]), "gpu_last_xid": np.array([[np.nan, 79.0]])}
-    >>> list(errors_of(counters, np.array([3])))
+    >>> list(describe_errors(counters, np.array([3])))
     ['rank 3: its GPU reported 2 critical errors, the last one Xid 79']
     """
     if "gpu_xids" not in counters or "gpu_last_xid" not in counters:

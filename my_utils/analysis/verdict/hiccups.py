@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .blame import COVERED, FALSE_CHANGES, alike, is_regular
-from .causes import causes_of, worker_of
-from .change_points import parts_of
+from .causes import describe_worker, find_causes
+from .change_points import find_parts
 from .kinds import Kind, kind_of_slow_stage
 from .loss import LEAST_SHARE, LOW_SHARE, Loss, Remaining
 from .quantiles import median
@@ -47,7 +47,7 @@ def hiccups(work: Work, left: Remaining, host: Mapping[str, Matrix] | None = Non
     """Adds the losses by them to `left`, and takes them off. host: what the host took from the
     group's ranks in the judged steps, by counter, where it was recorded."""
     own = left.own()
-    excess = over_others(own) if len(own) > 1 else own - levels_of(own[0])
+    excess = over_others(own) if len(own) > 1 else own - find_levels(own[0])
     scatters = SCATTERS if len(own) > 1 else SCATTERS_ALONE
     limit = max(scatters * _scatter(own, excess), LEAST_OF_STEP * work.step_ns)
     events = excess > limit
@@ -67,9 +67,9 @@ def hiccups(work: Work, left: Remaining, host: Mapping[str, Matrix] | None = Non
         return
     loss = _loss(work, np.array(rows, np.int64), events, sizes, saved)
     theirs = {name: values[rows] for name, values in (host or {}).items()}
-    loss.detail |= causes_of(theirs, sizes[rows], len(work.meetings) > 0)
+    loss.detail |= find_causes(theirs, sizes[rows], len(work.meetings) > 0)
     if loss.kind == "input":
-        loss.detail |= worker_of(theirs, sizes[rows])
+        loss.detail |= describe_worker(theirs, sizes[rows])
     if inside is not None and float(inside.mean()) > 0:
         loss.detail["inside_ns"] = float(inside.mean())
         left.take_off_meetings(inside)
@@ -78,10 +78,10 @@ def hiccups(work: Work, left: Remaining, host: Mapping[str, Matrix] | None = Non
         left.take_off(row, sizes[row], loss.part)
 
 
-def levels_of(series: Matrix) -> Matrix:
+def find_levels(series: Matrix) -> Matrix:
     """The series as its levels, which change at change points."""
     levels = np.empty(len(series))
-    for part in parts_of(series, FALSE_CHANGES):
+    for part in find_parts(series, FALSE_CHANGES):
         levels[part] = np.median(series[part])
     return levels
 
@@ -132,7 +132,7 @@ def _long_for_no_reason(work: Work, own: Matrix, events: Mask, saved: Matrix) ->
     # What all ranks do in a step, such as an evaluation, is a reason.
     whole = median(own + work.in_meetings.sum(2), 0) - own.min(0)
     calm = whole[~events]
-    usual = levels_of(np.where(events, np.median(calm), whole))
+    usual = find_levels(np.where(events, np.median(calm), whole))
     low, high = np.quantile(calm, [0.1, 0.4])
     limit = max(SCATTERS * float(high - low) / LOWER_HALF, LEAST_OF_STEP * work.step_ns)
     longer = np.where(whole - usual > limit, whole - usual, 0)
@@ -266,7 +266,7 @@ def _follows(left: Remaining, own: Matrix) -> float:
 
 def _steadied(series: Matrix) -> Matrix:
     places = np.arange(len(series))
-    level = series - levels_of(series)
+    level = series - find_levels(series)
     steady: Matrix = level - np.polyval(np.polyfit(places, level, 1), places)
     return steady
 

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _core
-from ...core.ranges import members_of
+from ...core.ranges import parse_members
 from ...core.run_files.hosts import hosts_text
 from ...core.run_files.newest import run_folders
 from ...core.run_files.run_metadata import Note
 from ...trace.inputs import FileSet
-from .endings import command_of, ending_of, processes_of, run_file_of, states_of
+from .endings import describe_ending, find_processes, find_states, read_command, run_file_of
 from .evaluations import with_whole_evaluations
 from .load_ready import STAGE, ready_of_rank, ready_of_run
 from .load_windows import first_single_step, read_whole_run
@@ -37,8 +37,8 @@ from .rank_files import (
 from .readers import read_side_by_side
 from .recorded_rank import RecordedRank
 from .run_data import GpuTimes, Integers, Matrix, RunData, SyncKind, SyncPoint, in_layers
-from .run_ranks import RunRanks, losses_of, problems_of, ranks_of_run
-from .utilisation import model_flops_of
+from .run_ranks import RunRanks, describe_losses, describe_problems, ranks_of_run
+from .utilisation import find_model_flops
 from .window_cells import STEP_COLUMNS
 
 CELLS_MAX = 60_000_000  # ranks × steps × stages: three arrays of them take 1.4 GB
@@ -93,7 +93,7 @@ def load_run(
         file_sets = [newest_rows(one, of_each) for one in file_sets]
     bounds = least_share, stages_max
     chosen = ranks_of_run(list(_read_all(file_sets, on_rank)))
-    return run_of(chosen, problems, names, wanted, steps, bounds)
+    return make_run(chosen, problems, names, wanted, steps, bounds)
 
 
 def _whole_run(
@@ -116,7 +116,7 @@ def _whole_run(
     single_from = first_single_step(files, rank)
     if steps is not None and single_from is not None and steps[0] >= single_from:
         return None
-    run = run_of(chosen, [*problems, *found.problems], names, wanted, steps)
+    run = make_run(chosen, [*problems, *found.problems], names, wanted, steps)
     if run.device != "cpu":
         problems.append(f"steps before {single_from} are in windows, which have no GPU times")
         return None
@@ -124,7 +124,7 @@ def _whole_run(
     return run
 
 
-def run_of(
+def make_run(
     ranks: RunRanks,
     problems: Sequence[str],
     names: Sequence[str],
@@ -139,7 +139,7 @@ def run_of(
     NothingToJudge where no rank has a stage.
     """
     kept = ranks.kept
-    losses = list(losses_of(ranks))
+    losses = list(describe_losses(ranks))
     if not kept:
         empty = losses + [
             f"rank {one.metadata.rank}: {why}"
@@ -148,7 +148,7 @@ def run_of(
         ]
         raise NothingToJudge("\n".join([*problems, *empty]) or "no rank was found")
     run = _as_arrays(kept, ranks.shifts, steps or EVER, bounds)
-    run.problems = [*problems, *problems_of(ranks, wanted or ()), *run.problems]
+    run.problems = [*problems, *describe_problems(ranks, wanted or ()), *run.problems]
     run.world_size = 0 if wanted is not None else max(one.metadata.world_size for one in kept)
     run.older_attempts = max(one.metadata.older_runs for one in kept)
     if again := [one.repeated for one in kept if one.repeated is not None]:
@@ -159,13 +159,13 @@ def run_of(
     hosts = list(filter(None, [hosts_text(names)]))
     run.problems = [*run.problems, *unreadable, *hosts]
     run.losses = [*run.losses, *hosts]
-    run.paths, run.command = list(names), command_of(run.run_file)
+    run.paths, run.command = list(names), read_command(run.run_file)
     run.gone = tuple(ranks.gone)
-    run.processes, run.all_closed = processes_of(names)
-    run.ended, run.running = states_of(run.processes, run.ranks)
+    run.processes, run.all_closed = find_processes(names)
+    run.ended, run.running = find_states(run.processes, run.ranks)
     if not run.running:
         has_ended = dict(zip(run.ranks.tolist(), run.ended, strict=True))
-        run.ending = ending_of(kept, has_ended, run.run_file)
+        run.ending = describe_ending(kept, has_ended, run.run_file)
     return run
 
 
@@ -199,7 +199,7 @@ def _as_arrays(
     bounds: tuple[float, int],
 ) -> RunData:
     _core.give_back_memory()  # of the rows
-    numbers = _steps_of(ranks)
+    numbers = _join_steps(ranks)
     numbers = numbers[(numbers >= steps[0]) & (numbers < steps[1])]
     if not len(numbers):
         raise NothingToJudge(f"no step of {steps[0]}:{steps[1]} is in the files")
@@ -251,7 +251,7 @@ def _as_arrays(
             for key, value in note.pairs.items()
             if note.name in ("my_utils.workload", "my_utils.run")
         },
-        model_flops=model_flops_of(
+        model_flops=find_model_flops(
             [note.pairs for note in one.notes if note.name == "my_utils.workload"] for one in ranks
         ),
         attempts=max(len(one.attempts) for one in ranks),
@@ -264,7 +264,7 @@ def _as_arrays(
     )  # fmt: skip
 
 
-def _steps_of(ranks: Sequence[RankCells]) -> Integers:
+def _join_steps(ranks: Sequence[RankCells]) -> Integers:
     """Of all ranks, most of which have the same."""
     several: list[Integers] = []
     for one in ranks:
@@ -329,7 +329,7 @@ class _Filled:
         given = [rank.cells["step"], rank.cells["path"], places, parents]
         if self._last is not None and all(map(np.array_equal, given, self._last[0])):
             return self._last[1]
-        at, here = _columns_of(rank.cells["step"], numbers)
+        at, here = _find_columns(rank.cells["step"], numbers)
         paths = rank.cells["path"]
         if not here.all():
             at, paths = at[here], paths[here]
@@ -431,7 +431,7 @@ def _sync_points(notes: Sequence[Note]) -> list[SyncPoint] | None:
         return None
     kinds: dict[str | None, SyncKind] = {kind: kind for kind in SYNC_KINDS}
     points = (
-        SyncPoint(stage, members_of(members), kinds[kind])
+        SyncPoint(stage, parse_members(members), kinds[kind])
         for stage, members, kind in said
         if stage and kind in kinds
     )
@@ -459,13 +459,13 @@ def _counter_arrays(ranks: Sequence[RankCells], numbers: Integers) -> dict[str, 
     )}  # fmt: skip
     arrays = np.full((len(rows_of), len(ranks), len(numbers)), np.nan)
     for row, one in enumerate(ranks):
-        at, here = _columns_of(one.counters.steps, numbers)
+        at, here = _find_columns(one.counters.steps, numbers)
         counters = [rows_of[name] for name in one.counters.names]
         arrays[np.array(counters, np.int64)[:, None], row, at[here]] = one.counters.values[:, here]
     return dict(zip(rows_of, arrays, strict=True))
 
 
-def _columns_of(steps: Integers, numbers: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
+def _find_columns(steps: Integers, numbers: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
     """Of each step its place among the numbers of the columns, and whether it is one of them."""
     if int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1:
         at = steps - numbers[0]

@@ -38,7 +38,7 @@ class WholeRun(NamedTuple):
 def read_whole_run(file_sets: Sequence[FileSet]) -> WholeRun | None:
     """None where the CSVs have all steps, or where some rank has no windows."""
     of_each_host = {_folder(one): one for one in reversed(file_sets)}.values()
-    shape = _shape_of(file_sets) if any(map(_reaches_further, of_each_host)) else None
+    shape = _choose_width(file_sets) if any(map(_reaches_further, of_each_host)) else None
     if shape is None:
         return None
     coarser = (of_files for of_files in WIDTHS if of_files >= shape.of_files)
@@ -71,7 +71,7 @@ def _reaches_further(file_set: FileSet) -> bool:
     if found is None:
         return False
     first = found.windows[int(found.windows["begin_ns"].argmin())]
-    begins = _head_of(file_set).stages["begin_ns"]
+    begins = _read_head(file_set).stages["begin_ns"]
     step_ns = int(first["sum_ns"]) // int(first["steps"])
     return len(begins) == 0 or int(begins.min()) > int(first["begin_ns"]) + step_ns
 
@@ -83,7 +83,7 @@ class _Shape(NamedTuple):
     width: int
 
 
-def _shape_of(file_sets: Sequence[FileSet]) -> _Shape | None:
+def _choose_width(file_sets: Sequence[FileSet]) -> _Shape | None:
     """The finest windows that reach back as far as the coarsest, of all ranks not too many; of the
     coarsest several in a column where they are."""
     found: _Shape | None = None
@@ -112,10 +112,10 @@ def _read(file_sets: Sequence[FileSet], shape: _Shape) -> list[RankCells] | None
             return None
         found.append(_without_repeated(windows))
     cells = cells_of_windows(found, shape.width)
-    return [_rank_of(*of_rank) for of_rank in zip(file_sets, found, cells, strict=True)]
+    return [_make_rank(*of_rank) for of_rank in zip(file_sets, found, cells, strict=True)]
 
 
-def _rank_of(file_set: FileSet, windows: RankWindows, cells: WindowCells) -> RankCells:
+def _make_rank(file_set: FileSet, windows: RankWindows, cells: WindowCells) -> RankCells:
     notes = _notes(file_set)
     return RankCells(
         _metadata(file_set, notes, windows), windows.paths, windows.parents,
@@ -187,7 +187,7 @@ def _without_repeated(windows: RankWindows) -> RankWindows:
 def first_single_step(file_set: FileSet, rank: RankCells) -> int | None:
     """The first step that is in the CSV itself, numbered as the run is. rank: that of the files,
     numbered through."""
-    stages = _head_of(file_set).stages
+    stages = _read_head(file_set).stages
     known = stages["step"] >= 0
     if not known.any():
         return None
@@ -197,7 +197,7 @@ def first_single_step(file_set: FileSet, rank: RankCells) -> int | None:
     return int(steps.min())
 
 
-def _head_of(file_set: FileSet) -> RankStages:
+def _read_head(file_set: FileSet) -> RankStages:
     """Of the oldest rows that there are."""
     head = FileSet(file_set.rank, file_set.worker)
     for part in file_set.parts[:1]:

@@ -35,7 +35,7 @@ class Growth:
     rows: Integers
 
 
-def growth_of(counters: Mapping[str, Matrix], columns: Integers) -> Growth | None:
+def find_growth(counters: Mapping[str, Matrix], columns: Integers) -> Growth | None:
     """Of the memory that grows most; None if none does."""
     found: list[Growth] = []
     for counter, name in MEMORY_NAMES.items():
@@ -55,13 +55,13 @@ def _slopes(series: Matrix, steps: Integers) -> Matrix:
     known = np.isfinite(series)
     whole = known.all(1)
     slopes = np.zeros((len(series), 2))
-    slopes[whole] = _slopes_of(series[whole], steps)
+    slopes[whole] = _fit_slopes(series[whole], steps)
     for row in np.flatnonzero(~whole):
-        slopes[row] = _slopes_of(series[row, known[row]][None, :], steps[known[row]])[0]
+        slopes[row] = _fit_slopes(series[row, known[row]][None, :], steps[known[row]])[0]
     return slopes
 
 
-def _slopes_of(series: Matrix, steps: Integers) -> Matrix:
+def _fit_slopes(series: Matrix, steps: Integers) -> Matrix:
     """The same of ranks that were measured in all of these steps."""
     slopes = np.zeros((len(series), 2))
     if len(steps) < 2 * PARTS or not len(series):

@@ -21,7 +21,7 @@ from .rank_files import (
     place_of,
 )
 from .recorded_rank import RecordedRank, recorded_rank
-from .reduce import cells_of, durations_of, places_of, that_count
+from .reduce import find_places, read_durations, sum_cells, that_count
 from .run_data import (
     GPU_COUNTERS,
     HOST_COUNTERS,
@@ -73,7 +73,7 @@ class RankCounters:
 
 @dataclass
 class RankCells:
-    """A rank reduced. cells: of its training thread, as `cells_of` has them, and, of a rank with
+    """A rank reduced. cells: of its training thread, as `sum_cells` has them, and, of a rank with
     GPU times alone, gpu_begin_ns and gpu_end_ns (since the begin of the rank), gpu_ns and
     gpu_error_ns, NaN without; device_ns and launch_ns, see `device_cells`. attempts: by number.
     Where `my_utils run` recorded, steps are numbered within an attempt until all ranks are known;
@@ -82,7 +82,7 @@ class RankCells:
     an older copy is left out. recorded: for a replay, None where nothing was recorded for one.
 
     For tables alone: others, the cells of other threads; durations, of single stages of all
-    threads, as `durations_of` has them."""
+    threads, as `read_durations` has them."""
 
     metadata: RankMetadata
     paths: list[str]
@@ -120,7 +120,7 @@ def cells_of_rank(rank: RankStages, tables_of: tuple[int, int] | None = None) ->
     stages = _that_count(is_automatic, all_copies)
     counters = _of_iterations(rank.counters) if is_automatic else rank.counters
     keyed = {**stages, "step": _keyed(is_automatic, stages)}
-    cells = cells_of(keyed, rank.around)
+    cells = sum_cells(keyed, rank.around)
     found = RankCells(
         rank.metadata, rank.paths, rank.parents,
         cells | _gpu_cells(keyed, cells, rank),
@@ -134,7 +134,7 @@ def cells_of_rank(rank: RankStages, tables_of: tuple[int, int] | None = None) ->
         found.durations = _durations((stages, others), tables_of)
         if len(others["step"]):
             keyed = {**others, "step": _keyed(is_automatic, others)}
-            found.others = cells_of(keyed, rank.around)
+            found.others = sum_cells(keyed, rank.around)
     return found
 
 
@@ -161,7 +161,7 @@ def _that_count(is_automatic: bool, stages: Columns) -> Columns:
 
 def _durations(parts: Sequence[Columns], steps: tuple[int, int]) -> Columns:
     kept = [chosen(part, (part["step"] >= steps[0]) & (part["step"] < steps[1])) for part in parts]
-    return durations_of(
+    return read_durations(
         np.concatenate([part["path"] for part in kept]),
         np.concatenate([part["end_ns"] - part["begin_ns"] for part in kept]),
     )
@@ -249,7 +249,7 @@ def _gpu_cells(stages: Columns, cells: Columns, rank: RankStages) -> Columns:
         name: np.full(len(cells["step"]), np.nan)
         for name in ("gpu_begin_ns", "gpu_end_ns", "gpu_ns", "gpu_error_ns")
     }
-    known, places = places_of(stages["step"])
+    known, places = find_places(stages["step"])
     keys = places * paths + stages["path"].astype(np.int64)
     cell_keys = np.searchsorted(known, cells["step"]) * paths + cells["path"]
     cell = np.searchsorted(cell_keys, keys)
@@ -281,7 +281,7 @@ def _counters(counters: Columns, names: Sequence[str]) -> RankCounters:
     if (row < 0).any():
         counters = chosen(counters, row >= 0)
         row = row[row >= 0]
-    known, places = places_of(counters["step"])
+    known, places = find_places(counters["step"])
     values = np.full((len(wanted), len(known)), np.nan)
     values[row, places] = counters["value"]
     return RankCounters(list(wanted), known, values)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ... import _core
 from ...core.bounded_read import describe
 from ...core.run_files.lost_rows import LostRows, lost_in_heartbeat, lost_in_notes
-from ...core.run_files.run_metadata import Note, note_of, read_run_metadata
+from ...core.run_files.run_metadata import Note, parse_note, read_run_metadata
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.inputs import FileSet, Inputs, Part
 
@@ -142,7 +142,7 @@ def find_rank_files(
 
 def _join(one: FileSet, other: FileSet) -> bool:
     """Adds the parts of the other one, if it has other attempts of the same run."""
-    (run, attempts), (other_run, others) = _attempts_of(one), _attempts_of(other)
+    (run, attempts), (other_run, others) = _read_attempts(one), _read_attempts(other)
     if not run or run != other_run or attempts & others or one.worker != other.worker:
         return False
     in_order = sorted((one, other), key=lambda each: min(attempts if each is one else others))
@@ -150,7 +150,7 @@ def _join(one: FileSet, other: FileSet) -> bool:
     return True
 
 
-def _attempts_of(file_set: FileSet) -> tuple[str, set[int]]:
+def _read_attempts(file_set: FileSet) -> tuple[str, set[int]]:
     """The id of its run, "" where it has none, and the numbers of its attempts."""
     paths = {str(part.path) for part in file_set.parts if part.path and ".part" not in part.name}
     notes = [note for path in sorted(paths) for note in read_run_metadata(path).notes]
@@ -169,12 +169,12 @@ def newest_rows(file_set: FileSet, most_bytes: int) -> FileSet:
             break
         with contextlib.suppress(OSError):
             size = part.size()
-            part, left = part if size <= left else _end_of(part, size, left), left - size
+            part, left = part if size <= left else _cut_part(part, size, left), left - size
         newest.parts.insert(0, part)
     return newest
 
 
-def _end_of(part: Part, size: int, count: int) -> Part:
+def _cut_part(part: Part, size: int, count: int) -> Part:
     with contextlib.ExitStack() as stack:
         _, descriptor, _, rows, has_header = part.opened(stack)
         if rows is not None:
@@ -201,7 +201,7 @@ def read_rank(file_set: FileSet) -> RankStages:
         result = _core.read_stages(parts)
     stages = _columns(result["columns"], result["count"])
     begin_ns, end_ns = _span(stages)
-    notes = [note_of(attempt, text, at_ns) for attempt, at_ns, _, text in result["notes"]]
+    notes = [parse_note(attempt, text, at_ns) for attempt, at_ns, _, text in result["notes"]]
     lost, unreported = _lost(file_set, notes, unreadable)
     metadata = RankMetadata(
         rank=file_set.rank,

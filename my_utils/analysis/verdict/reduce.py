@@ -34,12 +34,12 @@ def that_count(stages: Columns) -> Columns:
     return chosen(stages, kept)
 
 
-def cells_of(stages: Columns, parents: Numbers) -> Columns:
+def sum_cells(stages: Columns, parents: Numbers) -> Columns:
     """Of each path and step the columns step, path, count, total_ns, self_ns, begin_ns (of the
     first), last_begin_ns and end_ns (of the last), in the order of steps, and of a step in that of
     paths. parents: of each path, -1 where it has none."""
     path = stages["path"].astype(np.int64)
-    known, places = places_of(stages["step"])
+    known, places = find_places(stages["step"])
     order, firsts, counts, cells = _grouped(places * len(parents) + path)
     begins, ends = stages["begin_ns"][order], stages["end_ns"][order]
     totals = np.add.reduceat(ends - begins, firsts)
@@ -55,7 +55,7 @@ def cells_of(stages: Columns, parents: Numbers) -> Columns:
     }
 
 
-def places_of(steps: Numbers) -> tuple[Numbers, Numbers]:
+def find_places(steps: Numbers) -> tuple[Numbers, Numbers]:
     """Rising numbers that hold all of `steps`, and the place of each among them."""
     if len(steps):
         first, last = int(steps.min()), int(steps.max())
@@ -92,7 +92,7 @@ def _inside(cells: Numbers, totals: Numbers, parents: Numbers) -> Numbers:
     return inside
 
 
-def durations_of(path: Numbers, lengths: Numbers) -> Columns:
+def read_durations(path: Numbers, lengths: Numbers) -> Columns:
     """Of each path and bucket of the engine's histograms the columns path, bucket, count and
     max_ns, sorted. lengths: of single stages, ns."""
     lengths = np.maximum(lengths, 1)

@@ -16,16 +16,16 @@ import numpy as np
 from ...core.ranges import ranks_text
 from ...core.units import bytes_text, count_text
 from .blame import blame, blame_without_stage
-from .causes import worker_of
+from .causes import describe_worker
 from .cores import short_of_cores
 from .device import DeviceView, device_view, has_gpu_times
 from .finding_causes import add_causes
-from .gpu_clocks import errors_of, lower_clock
+from .gpu_clocks import describe_errors, lower_clock
 from .hiccups import hiccups, moving_imbalance
 from .kinds import is_costly
 from .last_in_backward import last_inside
 from .loss import LEAST_SHARE, Loss, Remaining
-from .memory import LEAST_GROWTH, MEMORY_NAMES, growth_of
+from .memory import LEAST_GROWTH, MEMORY_NAMES, find_growth
 from .quantiles import median
 from .result import NO_TIME, NO_TIME_REMEDY, Finding, Verdict
 from .run_data import (
@@ -42,10 +42,10 @@ from .run_data import (
 from .run_ranks import RANGES_NAMED, missing_text
 from .slower_ranks import slower_ranks
 from .stage_costs import shared_stages
-from .sync import Meetings, meetings_of
+from .sync import Meetings, find_meetings
 from .trends import slower_over_time
-from .warmup import warmup_of
-from .work import Work, work_of
+from .warmup import find_warmup
+from .work import Work, measure_work
 
 LOADER = (*LOADER_COUNTERS, LOADER_DELAY, LOADER_READ)
 HOST = (*HOST_COUNTERS, *HOST_STATES, *LOADER)
@@ -67,14 +67,14 @@ def judge(
     columns = _judged_columns(run, warmup, within, verdict)
     verdict.reason = _why_not(run, columns, verdict)
     if verdict.reason is not None:
-        verdict.findings = slower_ranks_of(run, columns)
+        verdict.findings = find_slower_ranks(run, columns)
         return verdict
     view: DeviceView | None = None
     if run.device == "cuda":
         view = device_view(run, columns)
         run = view.run
         verdict.untimed_share = view.untimed_share
-    meetings = meetings_of(run, columns)
+    meetings = find_meetings(run, columns)
     groups = _groups(run, meetings, columns)
     verdict.step_ns = max(work.step_ns for work, _ in groups)  # the run ends with its slowest
     findings = _compared(run, groups, columns)
@@ -109,15 +109,15 @@ def judge(
     return verdict
 
 
-def slower_ranks_of(
+def find_slower_ranks(
     run: RunData, columns: Integers, costly: Sequence[Finding] = ()
 ) -> list[Finding]:
     """Ranks that are slower beyond chance, of a run that these rules do not judge. columns: of the
     steps that count; costly: what was found otherwise."""
     if not len(columns) or run.step_ns[:, columns].sum() <= 0:
         return []
-    meetings = meetings_of(run, columns)
-    works = [work_of(run, meetings, rows, columns) for rows in meetings.groups]
+    meetings = find_meetings(run, columns)
+    works = [measure_work(run, meetings, rows, columns) for rows in meetings.groups]
     return slower_ranks(run, meetings, [(work, work.own.sum(2)) for work in works], columns, costly)
 
 
@@ -125,7 +125,7 @@ def slower_ranks_of(
 
 
 def _described(run: RunData) -> Verdict:
-    gpu_errors = tuple(errors_of(run.counters, run.ranks))
+    gpu_errors = tuple(describe_errors(run.counters, run.ranks))
     return Verdict(
         "not judged",
         judged_ranks=len(run.ranks),
@@ -156,7 +156,7 @@ def judged_columns(run: RunData, warmup: int | None) -> tuple[Integers, int]:
     if not is_over and len(columns) and columns[-1] == len(run.steps) - 1:
         columns = columns[:-1]
     if warmup is None:
-        own = warmup_of(run.step_ns[:, columns])
+        own = find_warmup(run.step_ns[:, columns])
     else:
         own = min(-(-warmup // run.width), len(columns))
     return columns[own:], own
@@ -252,7 +252,7 @@ def _leave_undecided(verdict: Verdict, stage: str, apart_ns: float) -> None:
 def _groups(run: RunData, meetings: Meetings, columns: Integers) -> list[tuple[Work, Remaining]]:
     groups: list[tuple[Work, Remaining]] = []
     for rows in meetings.groups:
-        work = work_of(run, meetings, rows, columns)
+        work = measure_work(run, meetings, rows, columns)
         left = Remaining(work.own.copy("K"), work.bases())
         blame(work, left, [run.hosts[row] for row in rows.tolist()])
         host = _counters(run, HOST, rows, columns)
@@ -395,7 +395,7 @@ def _explain_input(run: RunData, findings: Sequence[Finding], columns: Integers)
             waited_ns = np.zeros((len(rows), len(columns)))
             if one.stage in run.stages:
                 waited_ns = run.totals[np.ix_(rows, columns)][..., run.stages.index(one.stage)]
-            one.detail |= worker_of(counters, waited_ns)
+            one.detail |= describe_worker(counters, waited_ns)
 
 
 def _explain_clocks(run: RunData, findings: Sequence[Finding], columns: Integers) -> None:
@@ -422,7 +422,7 @@ def _of_the_device(view: DeviceView | None, verdict: Verdict, others_ns: float) 
 
 
 def _of_memory(run: RunData, columns: Integers, verdict: Verdict) -> list[Finding]:
-    growth = growth_of(run.counters, columns)
+    growth = find_growth(run.counters, columns)
     if growth is None:
         is_recorded = any(name in run.counters for name in MEMORY_NAMES)
         verdict.memory = "memory steady" if is_recorded else "memory not recorded"

@@ -50,7 +50,7 @@ class RunClock:
         return int(self.steps[-1]) + self.width - 1
 
 
-def clock_of(run: RunData) -> RunClock:
+def make_clock(run: RunData) -> RunClock:
     """By the first rank of the run, which must have steps."""
     here = np.isfinite(run.step_begins[0]) & np.isfinite(run.step_ns[0])
     begins, took = run.step_begins[0, here], run.step_ns[0, here]
@@ -68,7 +68,7 @@ def read_clock(paths: Sequence[str | os.PathLike[str]]) -> RunClock | None:
         run = load_run(names, ranks[:1], whole=True) if ranks else None
     except NothingToJudge:
         return None
-    return None if run is None else clock_of(run)
+    return None if run is None else make_clock(run)
 
 
 def steps_between(

@@ -195,7 +195,7 @@ def _moments(ranks: Sequence[RankCells]) -> Iterator[tuple[int, int, int, int]]:
             yield each.begin_ns + shift_ns, each.end_ns + shift_ns, row, own
 
 
-def problems_of(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]:
+def describe_problems(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]:
     """What is wrong with the files, a sentence each. wanted: the ranks that should have some."""
     if missing := {*wanted} - {one.metadata.rank for one in ranks.read}:
         yield f"{ranks_have(missing)} no files"
@@ -209,12 +209,12 @@ def problems_of(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]:
         yield f"{ranks_text(empty, RANGES_NAMED)}: no stage has ended in the files"
     for one in ranks.read:
         yield from (f"rank {one.metadata.rank}: {error}" for error in one.metadata.errors)
-    yield from losses_of(ranks)
+    yield from describe_losses(ranks)
     if found := [one.metadata.rank for one in ranks.kept if one.metadata.bad_rows]:
         yield f"{ranks_have(found)} rows that could not be understood"
 
 
-def losses_of(ranks: RunRanks) -> Iterator[str]:
+def describe_losses(ranks: RunRanks) -> Iterator[str]:
     """A sentence where records of the run were lost."""
     others = {*ranks.older, *ranks.gone}
     lossy = [

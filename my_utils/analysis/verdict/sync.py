@@ -50,7 +50,7 @@ class Meetings:
     undecided: tuple[str, float] | None = None
 
 
-def meetings_of(run: RunData, columns: Integers) -> Meetings:
+def find_meetings(run: RunData, columns: Integers) -> Meetings:
     """columns: the judged steps."""
     meets = np.zeros((len(run.ranks), len(run.stages)), bool)
     peers = np.zeros(len(run.ranks), np.int64) if run.peers is None else run.peers

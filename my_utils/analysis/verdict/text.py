@@ -140,7 +140,7 @@ def wrapped(line: str, width: int) -> list[str]:
     shown = _visible(line)
     if len(shown) <= width or shown.lstrip().startswith("next: my_utils "):
         return [shown]
-    return _lines_of(shown, width)
+    return _wrap(shown, width)
 
 
 def _cut(line: str, width: int) -> str:
@@ -148,7 +148,7 @@ def _cut(line: str, width: int) -> str:
     return shown if len(shown) <= width else shown[: max(width - 1, 0)] + "…"
 
 
-def _lines_of(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int) -> list[str]:
     """A path is left whole, as it is there to be pasted."""
     return textwrap.wrap(
         text, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
@@ -161,7 +161,7 @@ def _not_judged(verdict: Verdict, width: int) -> Iterator[str]:
     texts += [f"  {note}" for note in verdict.notes[:NOTES_SHOWN]]
     texts += [f"  {_also(one, verdict)}" for one in verdict.findings[:ALSO_MAX]]
     for text in texts:
-        yield from _lines_of(_visible(text), max(width, 20))
+        yield from _wrap(_visible(text), max(width, 20))
 
 
 def _judged(verdict: Verdict, width: int) -> Iterator[str]:

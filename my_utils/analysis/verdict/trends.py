@@ -43,7 +43,7 @@ def slower_over_time(groups: Sequence[Group]) -> tuple[Loss, str | None] | None:
     """The loss and the name of its stage. What it costs is taken off what is left of the groups."""
     whole = np.mean([work.step_times(left.own(), left.bases) for work, left in groups], axis=0)
     step_ns = float(np.mean([work.step_ns for work, _ in groups]))
-    rise = _rise_of(whole)
+    rise = _find_rise(whole)
     if rise is None or float(rise.above_ns.mean()) < LEAST_SHARE * step_ns:
         return None
     first, last = _ends(whole, rise)
@@ -59,7 +59,7 @@ def slower_over_time(groups: Sequence[Group]) -> tuple[Loss, str | None] | None:
     return loss, stage if share >= NAMED_SHARE else None
 
 
-def _rise_of(series: Series) -> _Rise | None:
+def _find_rise(series: Series) -> _Rise | None:
     count = len(series)
     if count < 2 * ENDS:
         return None

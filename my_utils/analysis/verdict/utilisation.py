@@ -23,12 +23,12 @@ class ModelFlops(NamedTuple):
     peak: float | None
 
 
-def model_flops_of(ranks: Iterable[Iterable[Mapping[str, str]]]) -> ModelFlops | None:
+def find_model_flops(ranks: Iterable[Iterable[Mapping[str, str]]]) -> ModelFlops | None:
     """From what each rank recorded of its workload, of which the last counts; None where a rank did
     not say it, for then the sum is unknown.
 
     >>> one = [{"num_workers": "2"}, {"flops_a_step": "2e12", "peak_flops": "1e14"}]
-    >>> model_flops_of([one, one]), model_flops_of([one, []])
+    >>> find_model_flops([one, one]), find_model_flops([one, []])
     (ModelFlops(a_step=4000000000000.0, peak=200000000000000.0), None)
     """
     steps, peaks = [], []

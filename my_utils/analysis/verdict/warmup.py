@@ -25,11 +25,11 @@ MUCH_LONGER = 0.5
 WARMUP_SHARE_MAX = 0.5  # of the run; a warm-up that is longer leaves nothing to compare with
 
 
-def warmup_of(step_ns: Matrix) -> int:
+def find_warmup(step_ns: Matrix) -> int:
     """step_ns: ranks × steps. The number of columns to leave out; all of them where the run never
     left the warm-up.
 
-    >>> warmup_of(np.array([[900.0, 300.0, *[100.0, 101.0] * 20]]))
+    >>> find_warmup(np.array([[900.0, 300.0, *[100.0, 101.0] * 20]]))
     2
     """
     series: npt.NDArray[np.float64] = median(step_ns, 0)

@@ -21,7 +21,7 @@ STEP_COLUMNS = ("window_step_ns", "window_begin_ns", "window_longest_ns")  # pas
 
 
 class WindowCells(NamedTuple):
-    """Of a rank. cells: as `reduce.cells_of` has them, a column for a step. steps: `STEP_COLUMNS`
+    """Of a rank. cells: as `reduce.sum_cells` has them, a column for a step. steps: `STEP_COLUMNS`
     of each column. begins_anew: as in `RankCells`."""
 
     cells: Columns
@@ -43,7 +43,7 @@ class _Sorted(NamedTuple):
 
 def cells_of_windows(ranks: Sequence[RankWindows], width: int) -> list[WindowCells]:
     """Of each rank, in order. width: steps of a column."""
-    return [one for group in _groups(ranks) for one in _cells_of(group, width)]
+    return [one for group in _groups(ranks) for one in _make_cells(group, width)]
 
 
 def _groups(ranks: Sequence[RankWindows]) -> Iterator[list[RankWindows]]:
@@ -70,7 +70,7 @@ def _same(rows: npt.NDArray[Any], others: npt.NDArray[Any], names: Sequence[str]
     return all(np.array_equal(rows[name], others[name]) for name in names)
 
 
-def _cells_of(ranks: list[RankWindows], width: int) -> Iterator[WindowCells]:
+def _make_cells(ranks: list[RankWindows], width: int) -> Iterator[WindowCells]:
     """ranks: that are alike."""
     windows, cells, paths = ranks[0].windows, ranks[0].cells, len(ranks[0].paths)
     keys = windows["first_step"] // width * width

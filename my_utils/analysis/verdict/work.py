@@ -172,7 +172,7 @@ def over_others(values: Matrix) -> Matrix:
     return result
 
 
-def work_of(run: RunData, meetings: Meetings, rows: Integers, columns: Integers) -> Work:
+def measure_work(run: RunData, meetings: Meetings, rows: Integers, columns: Integers) -> Work:
     """columns: the judged steps, all of which these ranks have."""
     meets = meetings.meets[rows]
     meeting_stages: Integers = np.flatnonzero(meets.any(0))

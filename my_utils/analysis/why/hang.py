@@ -16,17 +16,17 @@ from ..live.poll import (
     SnapshotRequest,
     as_data,
     ended_in_order,
+    make_usual,
     take_snapshot,
-    usual_of,
 )
 from ..live.recorded import Recorded
 from ..live.result import CauseData, FlightRecorderData, HangData, SuspectData
 from ..live.stacks import (
     StacksData,
+    dump_stacks,
     places_by_rank,
     stack_view_lines,
     stacks_as_data,
-    stacks_of,
 )
 from ..live.view import standstill_lines, visible
 from ..process_stacks.request import Stacks
@@ -139,7 +139,7 @@ def find_hang(
         after_s = max(HUNG_AFTER_S, MEAN_STEPS * verdict.step_ns * 1e-9)
     request = SnapshotRequest(log_dirs, None, after_s, after_s, dumps_in(log_dirs))
     note = ""
-    usual = usual_of(Recorded(log_dirs))
+    usual = make_usual(Recorded(log_dirs))
     try:
         seen = take_snapshot(request, usual)
     except OSError as error:  # of the dumps, or of a directory, and then again
@@ -152,4 +152,4 @@ def find_hang(
         rank.alive and (rank.beat_age_s is None or rank.beat_age_s < GONE_AFTER_S)
         for rank in seen.found.ranks
     )
-    return HungRun(seen, stacks_of(seen, ranks) if lives else None, note)
+    return HungRun(seen, dump_stacks(seen, ranks) if lives else None, note)

@@ -15,7 +15,7 @@ from ...core.public import public
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
 from .client import ANSWER, LAST, MAC_BYTES, MAGIC, NONCE_BYTES, NUMBER, ROUNDS_MAX, proof
-from .steady import Clock, answer_of, read
+from .steady import Clock, make_answer, read
 
 PORT_MAX = 65535
 TURNS = 8  # clients that are served during the travel time of a message
@@ -168,7 +168,7 @@ class ClockServer:
                 break
             if len(answers) >= ROUNDS_MAX * ANSWER.size:
                 raise _Refused(f"wants more than {ROUNDS_MAX} exchanges")
-            answer = ANSWER.pack(*answer_of(number, received, self._clock))
+            answer = ANSWER.pack(*make_answer(number, received, self._clock))
             session.connection.sendall(answer)
             answers += answer
         session.connection.sendall(proof(self._secret or b"", b"server", nonces, bytes(answers)))

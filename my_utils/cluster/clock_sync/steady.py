@@ -32,7 +32,7 @@ def read(clock: Clock) -> Reading:
     return Reading(at_ns, at_ns - time.monotonic_ns(), at_ns - before_ns)
 
 
-def answer_of(number: int, received: Reading, clock: Clock) -> list[int]:
+def make_answer(number: int, received: Reading, clock: Clock) -> list[int]:
     """What one side tells the other about an exchange: its number, the moments at which the request
     was received and answered, and the bounds of what the clock was ahead of the monotonic one."""
     answered = read(clock)
@@ -48,7 +48,7 @@ def answer_of(number: int, received: Reading, clock: Clock) -> list[int]:
 def exchange(rounds: int, clock: Clock, ask: Callable[[int], Sequence[int]]) -> list[Exchange]:
     """Exchanges whose slack covers what their clocks may have been set by.
 
-    ask: sends the number of an exchange, and returns the other side's `answer_of`.
+    ask: sends the number of an exchange, and returns the other side's `make_answer`.
 
     ClockSyncError when a clock was set by more than its readings hide.
     """

@@ -28,7 +28,7 @@ from .client import ROUNDS_MAX, ask
 from .offset import ClockHistory, ClockOffset, ClockSyncError, estimate
 from .server import PORT_MAX, ClockServer
 from .star import Refresher, Rendezvous
-from .steady import Clock, answer_of, exchange, read
+from .steady import Clock, exchange, make_answer, read
 
 if TYPE_CHECKING:
     import torch.distributed
@@ -252,7 +252,7 @@ class _Pair:
     def answer(self, rounds: int, clock: Clock) -> None:
         for _ in range(rounds):
             number, *_ = self._receive()
-            self._send(answer_of(number, read(clock), clock))
+            self._send(make_answer(number, read(clock), clock))
 
     def _send(self, numbers: list[int]) -> None:
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)

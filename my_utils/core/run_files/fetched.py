@@ -37,7 +37,7 @@ from .sent_list import (
     rank_of,
     read_list,
 )
-from .stores import Store, reason_of, shown
+from .stores import Store, describe_error, shown
 
 READERS = 16  # threads, which wait for answers
 HOSTS_MAX = 20_000
@@ -135,7 +135,7 @@ class Fetched:
                 try:
                     self.refresh()
                 except Exception as error:  # the next one may be better; ages grow meanwhile
-                    self.problems.append(reason_of(error))
+                    self.problems.append(describe_error(error))
 
         threading.Thread(target=go_on, name="my_utils refresh", daemon=True).start()
 
@@ -171,7 +171,7 @@ class Fetched:
             raise TimeoutError(errno.ETIMEDOUT, reason, self._store.shown)
         if failed:
             number = failed[0].errno or errno.EIO
-            raise OSError(number, reason_of(failed[0]), self._store.shown) from failed[0]
+            raise OSError(number, describe_error(failed[0]), self._store.shown) from failed[0]
         return found
 
     def _lists(self, names: list[str]) -> list[tuple[str, Sent]]:
@@ -182,7 +182,7 @@ class Fetched:
             except FileNotFoundError:
                 return None  # something else is there
             except (OSError, ValueError) as error:
-                self._leave_out(place, reason_of(error))
+                self._leave_out(place, describe_error(error))
                 return None
 
         with ThreadPoolExecutor(READERS) as pool:
@@ -243,7 +243,7 @@ class Fetched:
                     self._fill(file, host, one)
             os.utime(target, ns=(one.written_ns, one.written_ns))
         except OSError as error:
-            self._leave_out(f"{host.name}/{one.name}", reason_of(error))
+            self._leave_out(f"{host.name}/{one.name}", describe_error(error))
             return
         host.have[one.name] = one
 

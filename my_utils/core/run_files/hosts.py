@@ -98,7 +98,7 @@ def hosts_text(folders: Iterable[StrPath], now_s: float | None = None) -> str:
     paths = [path for folder in folders if is_of_a_host(path := os.fspath(folder))]
     found = [about for path in paths if (about := _read(path)) is not None]
     now_s = time.time() if now_s is None else now_s
-    has_ended = any(_has_ended(run) for run in {_run_of(path) for path in paths})
+    has_ended = any(_has_ended(run) for run in {_read_run_id(path) for path in paths})
     late = [
         about
         for about in found
@@ -118,7 +118,7 @@ def is_over(folder: str, now_s: float) -> bool:
     about = _read(folder) if is_of_a_host(folder) else None
     if about is None:
         return False
-    return about.complete or (now_s - about.until > LAST_S and _has_ended(_run_of(folder)))
+    return about.complete or (now_s - about.until > LAST_S and _has_ended(_read_run_id(folder)))
 
 
 def host_file(
@@ -140,7 +140,7 @@ def is_of_a_host(folder: str) -> bool:
     return os.path.basename(os.path.dirname(folder)) == HOSTS_FOLDER
 
 
-def _run_of(folder: str) -> str:
+def _read_run_id(folder: str) -> str:
     return os.path.dirname(os.path.dirname(folder))
 
 
@@ -171,11 +171,11 @@ def _has_ended(run: str) -> bool:
 
 def _read(folder: str) -> _Host | None:
     from ..bounded_read import read_whole
-    from ..checked_json import object_of
+    from ..checked_json import decode_object
 
     try:
         data, _ = read_whole(os.path.join(folder, HOST_FILE), HOST_FILE_BYTES_MAX, "a host's file")
-        about = object_of(data)
+        about = decode_object(data)
         until = min(max(float(about["until"]), 0.0), 1e10)
         left_out = int(about.get("left_out", 0))
         return _Host(str(about["host"]), until, left_out, complete=bool(about["complete"]))

@@ -57,13 +57,13 @@ def read_run_metadata(csv: str) -> RunMetadata:
                 begins_with_rows = os.pread(descriptor, 1, 0).isdigit()
                 parts.append((path, descriptor, -1, None, not begins_with_rows))
         found = _core.read_run_metadata(parts)
-    notes = [note_of(attempt, text) for attempt, _, _, text in found["notes"]]
+    notes = [parse_note(attempt, text) for attempt, _, _, text in found["notes"]]
     return RunMetadata(
         bool(parts), found["attempt"], notes, found["first_note"], found["last_values"]
     )
 
 
-def note_of(attempt: int, text: str, at_ns: int = 0) -> Note:
+def parse_note(attempt: int, text: str, at_ns: int = 0) -> Note:
     """text: the row's name, a space, and its pairs as they are in the row."""
     return Note(attempt, *_name_and_pairs(text), at_ns)
 

@@ -152,10 +152,10 @@ class Store:
         return OSError(f"{type(error).__name__}: {error}")
 
 
-def reason_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Of an error of a store, in one line.
 
-    >>> reason_of(PermissionError(13, "Access Denied", "bucket"))
+    >>> describe_error(PermissionError(13, "Access Denied", "bucket"))
     'Access Denied'
     """
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -341,11 +341,11 @@ def make_backend(
     for name in given:
         if name not in tools:
             raise ValueError(f"options are for the tools {', '.join(tools)}, not for {name!r:.100}")
-    made = [_backend_of(name, output, given.get(name), rank) for name in tools]
+    made = [_make_backend(name, output, given.get(name), rank) for name in tools]
     return made[0] if len(made) == 1 else MultiBackend(made)
 
 
-def _backend_of(
+def _make_backend(
     tool: str, folder: str | os.PathLike[str], options: Mapping[str, Any] | None, rank: int | None
 ) -> CaptureBackend:
     keywords = _keywords(tool, {} if options is None else options)

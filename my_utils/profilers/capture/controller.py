@@ -55,7 +55,7 @@ from .reports import (
     Reported,
     forward_name,
     marked_names,
-    meta_of,
+    read_meta,
     report_passes,
 )
 from .spec import CaptureSpec, StopPolicy
@@ -242,7 +242,7 @@ class CaptureController(_core.CaptureWindows):
     def _open(self, window_id: str) -> bool:
         spec = self._specs.get(window_id)
         try:
-            backend = self._backend_of(spec)
+            backend = self._choose_backend(spec)
             start_backend(backend, window_id)
         except Exception as error:
             self.logger.exception("capture window %s: the backend could not be started", window_id)
@@ -266,13 +266,13 @@ class CaptureController(_core.CaptureWindows):
         if end_range is not None:
             end_range()
         try:
-            stop_backend(self._backend_of(self._specs.get(window_id)), window_id)
+            stop_backend(self._choose_backend(self._specs.get(window_id)), window_id)
         except Exception as error:
             self.logger.exception("capture window %s: the backend could not be stopped", window_id)
             self._details[window_id] = f"{type(error).__name__}: {error}"
             self._lost.add(window_id)
 
-    def _backend_of(self, spec: CaptureSpec | None) -> CaptureBackend:
+    def _choose_backend(self, spec: CaptureSpec | None) -> CaptureBackend:
         """The window's own backend, or the controller's. Equal settings share one backend."""
         if spec is None or spec.backend is None:
             return self.backend
@@ -365,7 +365,7 @@ class CaptureController(_core.CaptureWindows):
 
         def reported(function: _F) -> _F:
             def scope(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
-                found = {} if meta is None else meta_of(profile_name, meta, args, kwargs)
+                found = {} if meta is None else read_meta(profile_name, meta, args, kwargs)
                 return Reported(self, HookEvent(profile_name, found, role, rank))
 
             decorated: _F = decorate(function, scope, decorator="CaptureController.wrap")
@@ -397,7 +397,7 @@ class CaptureController(_core.CaptureWindows):
         marked_names.add(name)
 
         def event(controller: CaptureController, passes: int) -> HookEvent:
-            found = {"iter": passes} if meta is None else meta_of(name, meta, (), {})
+            found = {"iter": passes} if meta is None else read_meta(name, meta, (), {})
             return HookEvent(name, found, role, rank)
 
         return report_passes(module, lambda: self, event)

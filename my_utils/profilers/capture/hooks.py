@@ -20,7 +20,7 @@ from ...core.ranks import check_rank, current_rank
 from ...core.reprs import short_repr
 from ...core.wrapping import Scope, decorate
 from .controller import CaptureController
-from .reports import Attachment, Reported, forward_name, marked_names, meta_of, report_passes
+from .reports import Attachment, Reported, forward_name, marked_names, read_meta, report_passes
 
 if TYPE_CHECKING:
     import torch
@@ -180,7 +180,7 @@ class capture_hook:
         """What is reported for a call; `least` is the `meta` that all other overrides."""
         meta = {**least, **_process.position, **self._fixed}
         if self._meta is not None:
-            meta.update(meta_of(self._name, self._meta, args, kwargs or {}))
+            meta.update(read_meta(self._name, self._meta, args, kwargs or {}))
         role = _process.role if self._role is None else self._role
         rank = _rank_for(controller) if self._rank is None else self._rank
         return HookEvent(self._name, meta, role, rank)

@@ -25,7 +25,7 @@ marked_names: set[str] = set()
 """The names that hooks of this process were made for, whether they were called or not."""
 
 
-def meta_of(
+def read_meta(
     name: str,
     meta: Callable[..., Mapping[str, Any] | None],
     args: tuple[Any, ...],

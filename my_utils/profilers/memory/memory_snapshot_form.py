@@ -15,7 +15,7 @@ were recorded, and from its release. Stacks need `with_stack=True`; operators ar
 >>> import torch
 >>> with torch.profiler.profile(profile_memory=True) as profile:
 ...     kept = torch.ones(256)
->>> snapshot = snapshot_of(profile)
+>>> snapshot = make_snapshot(profile)
 >>> [(event["action"], event["size"]) for event in snapshot["device_traces"][-1]]
 [('alloc', 1024)]
 >>> [block["size"] for segment in snapshot["segments"] for block in segment["blocks"]]
@@ -96,7 +96,7 @@ class _Device:
         })  # fmt: skip
 
 
-def snapshot_of(profiler: Any) -> dict[str, Any]:
+def make_snapshot(profiler: Any) -> dict[str, Any]:
     """The snapshot of a `torch.profiler.profile` that was stopped, for `write_snapshot`.
 
     Without `profile_memory=True` it has no events. RuntimeError when the profiler has not run, or
@@ -208,7 +208,7 @@ class _Frames:
             if node.tag == _EventType.TorchOp:
                 stack.append(self._frame(NO_FILE, 0, node.name))
             elif node.tag in (_EventType.PyCall, _EventType.PyCCall):
-                stack += map(self._of_code, _code_of(node.extra_fields, innermost))
+                stack += map(self._of_code, _make_frames(node.extra_fields, innermost))
                 innermost = False
         return stack
 
@@ -220,7 +220,7 @@ class _Frames:
         return self._frames.setdefault(key, {"filename": file, "line": line, "name": name})
 
 
-def _code_of(call: Any, innermost: bool) -> Iterator[Any]:
+def _make_frames(call: Any, innermost: bool) -> Iterator[Any]:
     """The frames that a call of Python adds to those inside it.
 
     The line that runs is known of callers, and of the innermost function the first line. A function

@@ -263,7 +263,7 @@ class Counting:
         """Before any other hook of the profiler is put on the model."""
         self._hook(self._model, self._begin, self._end)
         for row in self._rows:
-            self._hook(row.module, self._enter_of(row), self._leave_of(row))
+            self._hook(row.module, self._make_enter(row), self._make_leave(row))
 
     def remove(self) -> None:
         """Also ends the call that was interrupted by what is not an Exception, as Ctrl-C is not."""
@@ -343,7 +343,7 @@ class Counting:
     def _count(self) -> int:
         return 0 if self._flops is None else self._flops.total
 
-    def _enter_of(self, row: Row) -> Callable[[], None]:
+    def _make_enter(self, row: Row) -> Callable[[], None]:
         def enter() -> None:
             self._drop_interrupted()
             if self._is_mine:
@@ -354,7 +354,7 @@ class Counting:
 
         return enter
 
-    def _leave_of(self, row: Row) -> Callable[[], None]:
+    def _make_leave(self, row: Row) -> Callable[[], None]:
         def leave() -> None:
             if not (self._is_mine and any(item[0] is row for item in self._open)):
                 return

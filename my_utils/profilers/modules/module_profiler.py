@@ -36,7 +36,7 @@ with needs_torch("my_utils.moduleProfiler"):
 
     from .counting import Counting, CountingHook
     from .overhead import Overhead, measure_overhead
-    from .rows import MODEL, Row, is_on_cuda, rows_of
+    from .rows import MODEL, Row, is_on_cuda, list_rows
 
 if TYPE_CHECKING:
     import pandas
@@ -162,7 +162,7 @@ class ModuleProfiler:
         self._started = True
         if not is_chosen(self._ranks):
             return
-        self._rows = rows_of(self.model, self._whole)
+        self._rows = list_rows(self.model, self._whole)
         wants_gpu = is_on_cuda(self.model) if self._use_cuda is None else self._use_cuda
         self._times = times = _core.ModuleTimes(_SLOTS * len(self._rows) + 1, wants_gpu)
         if self._use_cuda and not times.has_gpu:

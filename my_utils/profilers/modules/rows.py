@@ -3,7 +3,7 @@
 >>> import torch
 >>> shared = torch.nn.Linear(2, 2)
 >>> model = torch.nn.ModuleDict({"a": shared, "b": torch.nn.Sequential(torch.nn.ReLU(), shared)})
->>> [(row.name, row.type_name) for row in rows_of(model, ())]
+>>> [(row.name, row.type_name) for row in list_rows(model, ())]
 [('a, b.1', 'Linear'), ('b.0', 'ReLU')]
 """
 
@@ -43,7 +43,7 @@ class Row:
         return sum(p.numel() for p in self.module.parameters() if not torch.nn.parameter.is_lazy(p))
 
 
-def rows_of(model: torch.nn.Module, whole: Sequence[type | str]) -> list[Row]:
+def list_rows(model: torch.nn.Module, whole: Sequence[type | str]) -> list[Row]:
     """Modules without children, compiled ones, and those of the types `whole`, as they are in the
     model. What is below one of them is part of it."""
     rows: dict[torch.nn.Module, Row] = {}

@@ -51,7 +51,7 @@ from .ncu_csv import (
     NcuCsvError,
     NcuCsvWarning,
     Page,
-    metric_of,
+    read_metric,
     read_page,
 )
 
@@ -342,9 +342,9 @@ def _row(launch: Launch, page: Page, group_by: str, metrics: Iterable[str]) -> l
         group += f" {launch.grid}x{launch.block}"
     return [
         group,
-        metric_of(launch, TIME, page, NS_OF_UNIT),
-        *(metric_of(launch, names, page, PERCENT_OF_UNIT) for names in PERCENTAGES.values()),
-        *(metric_of(launch, (name,), page) for name in metrics),
+        read_metric(launch, TIME, page, NS_OF_UNIT),
+        *(read_metric(launch, names, page, PERCENT_OF_UNIT) for names in PERCENTAGES.values()),
+        *(read_metric(launch, (name,), page) for name in metrics),
     ]
 
 

@@ -431,7 +431,7 @@ def number(text: str, decimal: str) -> float | None:
     return float(plain.replace(group, "").replace(decimal, "."))
 
 
-def metric_of(
+def read_metric(
     launch: Launch, names: Iterable[str], page: Page, factors: Mapping[str, float] | None = None
 ) -> float | None:
     """The first of `names` that the launch has. Notes what is not a number.

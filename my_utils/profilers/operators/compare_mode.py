@@ -19,7 +19,7 @@ from .mode import RULE, OpMode, OpModeError, alone, dump_or_say
 from .module_path import Scope, where
 from .policy import Action, OpPlan, OpPolicy
 from .reference import Draws, NotComparable, OpCopy, Reference
-from .rounding import slacks_of
+from .rounding import find_slacks
 from .summary import OpSummary
 
 _STARTS = " starts to run ..."
@@ -207,7 +207,7 @@ class CompareWithCPU(OpMode):
         coarse = coarsest([*call.copy.tensors, *tensors_in(result)]) if expected.dtypes else None
         rules = self._rules_on(call.copy.device)
         # What drew random numbers would draw others where it is asked for its roundings.
-        slacks = [] if drew is not None else self._slacks_of(call, result, expected.result)
+        slacks = [] if drew is not None else self._find_slacks(call, result, expected.result)
         check = OpCheck(rules, expected.dtypes, coarse, slacks)
         if not written or not _is_written(result, written):
             check.values(*_without_scratch(call.plan, result, expected.result))
@@ -221,11 +221,11 @@ class CompareWithCPU(OpMode):
             self._succeed(call, check)
         return check
 
-    def _slacks_of(self, call: _Call, result: Any, expected: Any) -> list[Slack]:
+    def _find_slacks(self, call: _Call, result: Any, expected: Any) -> list[Slack]:
         """Where the tolerances of the dtypes hold: what a user gives is used as it is."""
         if self._atol is not None or self._rtol is not None:
             return []
-        return slacks_of(call.copy, self._reference, result, expected)
+        return find_slacks(call.copy, self._reference, result, expected)
 
     def _note_repetition(self) -> None:
         self._repeated += 1

@@ -225,7 +225,7 @@ def _reference(reference: Reference) -> tuple[str, str, str]:
         return "", "", repr(reference.name)
     module = getattr(function, "__module__", "__main__")
     name = getattr(function, "__qualname__", "<")
-    root = _root_of(module)
+    root = _find_root(module)
     if module == "__main__" or not name.isidentifier() or root is None:
         remark = (
             f"# The reference was the function {name} of {module}, which cannot be imported here.\n"
@@ -236,7 +236,7 @@ def _reference(reference: Reference) -> tuple[str, str, str]:
     return lines, "", name
 
 
-def _root_of(module: str) -> str | None:
+def _find_root(module: str) -> str | None:
     """The folder from which the module is imported."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:

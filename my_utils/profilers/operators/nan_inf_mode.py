@@ -208,7 +208,7 @@ class NanInfTracker(OpMode):
             finding = NanInfFinding(role=role, step=self.step_cnt, **call._asdict())
             self._keep(finding)
             if role == "producer":
-                text = f" fails to pass {self.test_name} test: {_counts_of(finding)}"
+                text = f" fails to pass {self.test_name} test: {_format_counts(finding)}"
                 self._log.line("[WARNING] ", finding.title, text)
             else:
                 self._log_propagator(finding)
@@ -275,7 +275,7 @@ class NanInfTracker(OpMode):
         line(
             "[WARNING] ",
             found.title,
-            f" fails to pass {self.test_name} test: {_counts_of(found)}{came}",
+            f" fails to pass {self.test_name} test: {_format_counts(found)}{came}",
         )
         self._log_call(*shown)
         self._log_output(result)
@@ -289,7 +289,7 @@ class NanInfTracker(OpMode):
         self._quiet += 1
         if self._quiet <= _SHOWN_A_STEP or arrived:
             came = f"what {_arrived_text(arrived)}" if arrived else "what came in"
-            text = f" passes on {came}: {_counts_of(found)}"
+            text = f" passes on {came}: {_format_counts(found)}"
             self._log.line("[WARNING] ", found.title, text)
 
     def _dump_and_raise(self, plan: OpPlan, found: NanInfFinding, shown: Any, outputs: Any) -> None:
@@ -329,7 +329,7 @@ def _arrived_text(collective: str) -> str:
     return f"arrived by {collective}: look at the other ranks"
 
 
-def _counts_of(found: NanInfFinding) -> str:
+def _format_counts(found: NanInfFinding) -> str:
     return (
         f"{found.nan} NaN, {found.pos_inf} +Inf, {found.neg_inf} -Inf of {found.elements} elements"
     )

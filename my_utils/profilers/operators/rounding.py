@@ -52,7 +52,7 @@ TIMES_NUDGED = 4.0  # as far off as the farthest of them may be what is rounded 
 TIMES_BY_SIZE = 16.0
 
 
-def slacks_of(call: OpCopy, reference: Reference, result: Any, expected: Any) -> list[Slack]:
+def find_slacks(call: OpCopy, reference: Reference, result: Any, expected: Any) -> list[Slack]:
     """Those that hold for a call, in the order in which they are asked. result: what the operator
     gave; expected: the reference."""
     plan = call.plan

@@ -117,8 +117,8 @@ def parametrize_shapes(
         points=list(itertools.product(checked_shapes, checked_sizes)),
         warmup=check_int("warmup", warmup, 0),
         repeats=check_int("repeats", repeats, 1),
-        device=_one_of("device", device, DEVICES),
-        on_error=_one_of("on_error", on_error, ("raise", "mark")),
+        device=_check_choice("device", device, DEVICES),
+        on_error=_check_choice("on_error", on_error, ("raise", "mark")),
         output_csv=_path("output_csv", output_csv),
         output_png=_path("output_png", output_png),
         verbose=check_switch("verbose", verbose),
@@ -159,7 +159,7 @@ class _Settings:
             known.update(zip(_SIZES, shape, strict=False))
         return {name: known[name] for name in self.names}
 
-    def point_of(self, given: dict[str, Any]) -> tuple[Any, Any]:
+    def bind_point(self, given: dict[str, Any]) -> tuple[Any, Any]:
         shape = given.get("shape")
         if "num_frames" in self.names:
             shape = tuple(given.get(name) for name in _SIZES)
@@ -231,7 +231,7 @@ def _label(shape: Shape | None, batch_size: int | None) -> str:
 def _test(result: SweepResult, call: functools.partial[Any], settings: _Settings) -> None:
     """One test: its point joins the results. Returns None, which is what pytest wants."""
     _require_what_plots(settings)
-    at = settings.point_of(call.keywords)
+    at = settings.bind_point(call.keywords)
     others = {name: value for name, value in call.keywords.items() if name not in settings.names}
     point = SweepPoint(*at, others=_others(others))
     error = _add_point(result, point, call, settings)
@@ -286,7 +286,7 @@ def _others(kwargs: dict[str, Any]) -> str:
 # --- arguments ---
 
 
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
+def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
     if value not in allowed:
         raise ValueError(f"{name}={value!r}: allowed are {', '.join(allowed)}")
     return value

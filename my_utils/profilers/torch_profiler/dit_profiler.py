@@ -37,7 +37,7 @@ from ...core.public import public
 from ...core.ranks import check_ranks, current_rank, is_chosen, own_name
 from ...core.reprs import short_repr
 from ...core.tables import write_text
-from .operator_figures import analysis, averages_of, check_figure, check_operators
+from .operator_figures import analysis, average_operators, check_figure, check_operators
 from .torch_profile import (
     TorchProfile,
     check_activities,
@@ -237,7 +237,7 @@ class FlexibleProfiler:
     def _write_summary(self, profiler: Any, path: Path) -> None:
         on_device = device_time(profiler)
         key = on_this_machine(self.sort_by, on_device)
-        averages = averages_of(profiler, self._options["record_shapes"])
+        averages = average_operators(profiler, self._options["record_shapes"])
         table = averages.table(sort_by=key, row_limit=self.row_limit)
         where = "" if on_device else " (no GPU time was seen)"
         text = f"{self.task_type}, rank {current_rank()}: operators by {key}{where}\n{table}"

@@ -7,7 +7,7 @@ has them.
 >>> import torch
 >>> with torch.profiler.profile(profile_memory=True) as profile:
 ...     kept = torch.ones(256)
->>> figures = figures_of(profile, began_ns=0)
+>>> figures = sum_figures(profile, began_ns=0)
 >>> figures.cpu_ns > 0, figures.device_ns, figures.memory["cpu"].peak
 (True, 0, 1024)
 """
@@ -64,7 +64,7 @@ class EntryFigures:
     memory: dict[str, MemoryCurve] = field(default_factory=dict)
 
 
-def figures_of(profiler: Any, began_ns: int, levels: dict[str, int] | None = None) -> EntryFigures:
+def sum_figures(profiler: Any, began_ns: int, levels: dict[str, int] | None = None) -> EntryFigures:
     """The figures of a `torch.profiler.profile` that was stopped.
 
     began_ns: Unix time at which it was started, where the curves begin. levels: bytes given out by

@@ -2,7 +2,7 @@
 
 It is the registry of `torch.utils.flop_counter`, with the formulas that a user registered there,
 and ours for what it lacks: other products and attentions, norms, sums, and what is done element by
-element. `flops_of` applies it to the events of a profiler, and `custom_mapping` passes ours to
+element. `count_flops` applies it to the events of a profiler, and `custom_mapping` passes ours to
 torch's FlopCounterMode.
 
 Counted are additions, subtractions, multiplications, divisions and square roots, one each; a fused
@@ -126,7 +126,7 @@ class Flops(NamedTuple):
     calls_uncounted: Counter[str]
 
 
-def flops_of(profiler: Any, known: Mapping[str, Formula] | None = None) -> Flops:
+def count_flops(profiler: Any, known: Mapping[str, Formula] | None = None) -> Flops:
     """The FLOPs of a `torch.profiler.profile` that recorded shapes, each piece of work once.
 
     known: the formulas by operator name; all by default.

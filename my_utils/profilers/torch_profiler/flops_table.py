@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...core.tables import text_table
-from .flops import flops_of
+from .flops import count_flops
 from .torch_profile import device_time
 
 ROWS = 20
@@ -34,7 +34,7 @@ def has_operators(profiler: Any) -> bool:
     return any(_OPERATOR.fullmatch(event.name) for event in profiler.events())
 
 
-def operators_of(profiler: Any, flops: Mapping[str, int]) -> list[Operator]:
+def list_operators(profiler: Any, flops: Mapping[str, int]) -> list[Operator]:
     """All operators that a profiler of torch saw, those first that took longest on the device."""
     rows = [
         Operator(
@@ -52,8 +52,8 @@ def summary(profiler: Any, *, title: str, with_flops: bool, steps: int | None) -
 
     steps: how many whole steps it saw, for FLOPs a step; None when the last was cut off.
     """
-    flops = flops_of(profiler) if with_flops else None
-    rows = operators_of(profiler, {} if flops is None else flops.counted)
+    flops = count_flops(profiler) if with_flops else None
+    rows = list_operators(profiler, {} if flops is None else flops.counted)
     on_device = device_time(profiler)
     clock = "CUDA" if on_device else "CPU"
     lines = [f"{title}: top operations by {clock} time"]
@@ -68,7 +68,7 @@ def summary(profiler: Any, *, title: str, with_flops: bool, steps: int | None) -
 
 def operators_by_time(profiler: Any) -> str:
     """A table of all operators that a profiler saw, without shapes and stacks."""
-    return _table(operators_of(profiler, {}), False, device_time(profiler))
+    return _table(list_operators(profiler, {}), False, device_time(profiler))
 
 
 def _uncounted(found: Sequence[tuple[str, int]]) -> list[str]:

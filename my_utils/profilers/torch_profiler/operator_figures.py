@@ -66,7 +66,7 @@ def check_operators(
 # --- figures ---
 
 
-def averages_of(profiler: Any, by_shape: bool, stack_frames: int = 0) -> Any:
+def average_operators(profiler: Any, by_shape: bool, stack_frames: int = 0) -> Any:
     """torch's averages of operators, without the calls of Python that `with_stack` brings: they
     would be most of them, and are in the stacks."""
     averages = profiler.key_averages(group_by_input_shape=by_shape, group_by_stack_n=stack_frames)
@@ -109,12 +109,12 @@ def _of_operator(
     for event, value in zip(events, values, strict=True):
         groups.setdefault(repr(event.input_shapes), (event.input_shapes, []))[1].append(value)
     by_shape = [
-        {"shapes": shapes, "statistics": statistics_of(found)} for shapes, found in groups.values()
+        {"shapes": shapes, "statistics": summarise(found)} for shapes, found in groups.values()
     ]
     return {
         "asked": asked,
         "figure": figure,
-        "statistics": statistics_of(values),
+        "statistics": summarise(values),
         "by_shape": sorted(by_shape, key=lambda group: -group["statistics"]["total"]),
         "calls": [
             _of_call(event, value) for event, value in zip(events[:calls_max], values, strict=False)
@@ -137,11 +137,11 @@ def _of_call(event: Any, value: float) -> dict[str, Any]:
     }
 
 
-def statistics_of(values: Sequence[float]) -> dict[str, float | int | None]:
+def summarise(values: Sequence[float]) -> dict[str, float | int | None]:
     """Count, sum, mean, spread of the population, and percentiles: the smallest value that the
     share of all do not exceed. None if there is no value.
 
-    >>> statistics_of([3.0, 1.0, 2.0, 10.0])["p50"]
+    >>> summarise([3.0, 1.0, 2.0, 10.0])["p50"]
     2.0
     """
     count = len(values)

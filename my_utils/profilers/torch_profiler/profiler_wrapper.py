@@ -35,8 +35,8 @@ from ...core.ranks import check_ranks, current_rank, is_chosen, own_name, world_
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
 from ..memory import memory_history as _memory_history
-from .entry_figures import MemoryCurve, figures_of, levels_now
-from .operator_figures import averages_of, check_figure
+from .entry_figures import MemoryCurve, levels_now, sum_figures
+from .operator_figures import average_operators, check_figure
 from .series import Point, Series, Spread, plot_memory, plot_times
 from .torch_profile import (
     TorchProfile,
@@ -293,7 +293,7 @@ class ProfilerWrapper:
             or self.profile_memory
         ):
             return
-        figures = figures_of(self.profiler, entry.began_ns, entry.levels)
+        figures = sum_figures(self.profiler, entry.began_ns, entry.levels)
         point.device = Spread.of(figures.device_ns)
         point.cpu = Spread.of(figures.cpu_ns)
         if self.profile_memory:
@@ -303,7 +303,7 @@ class ProfilerWrapper:
     def _print_summary(self, point: Point) -> None:
         on_device = point.device.total > 0
         key = on_this_machine(self.sort_by, on_device)
-        averages = averages_of(self.profiler, self._options["record_shapes"])
+        averages = average_operators(self.profiler, self._options["record_shapes"])
         table = averages.table(sort_by=key, row_limit=self.row_limit)
         what = "on the GPU" if on_device else "in operators on the CPU (no GPU time was seen)"
         time_ms = (point.device if on_device else point.cpu).total / 1e6

@@ -15,9 +15,9 @@ from ...core.extras import require
 from ...core.files import on_whole_path
 from ...core.tables import write_text
 from ..memory.memory_history import Recording
-from ..memory.memory_snapshot_form import snapshot_of, write_snapshot
+from ..memory.memory_snapshot_form import make_snapshot, write_snapshot
 from .flops_table import operators_by_time
-from .operator_figures import averages_of
+from .operator_figures import average_operators
 from .torch_profile import device_time, export_trace, on_this_machine, tolerated
 
 # Frames of a stack by which key_averages.txt groups operators.
@@ -73,7 +73,7 @@ class WindowFiles:
 
     def _table(self, profiler: Any) -> str:
         """A short table of the operators by name, and torch's wide one."""
-        averages = averages_of(profiler, self.by_shape, STACK_FRAMES * self.by_stack)
+        averages = average_operators(profiler, self.by_shape, STACK_FRAMES * self.by_stack)
         by = on_this_machine("self_cuda_time_total", device_time(profiler))
         grouped = ["name"] + ["shapes"] * self.by_shape + ["stack"] * self.by_stack
         return (
@@ -127,7 +127,7 @@ def save_snapshot(path: Path, profiler: Any, history: Recording | None) -> None:
     if history is not None:
         history.save(path)
     else:
-        write_snapshot(path, snapshot_of(profiler))
+        write_snapshot(path, make_snapshot(profiler))
 
 
 def _write_memory_timeline(profiler: Any, path: Path) -> None:

@@ -20,7 +20,7 @@ from ...core.process_end import call_at_end, join_within
 from ...core.ranks import check_rank, check_ranks, is_chosen
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
-from .totals import Source, StageTotal, check_source, totals_of
+from .totals import Source, StageTotal, check_source, read_totals
 
 QUEUE_MAX = 4096  # steps that wait while nothing can be written
 WAKE_S = 1.0  # how often the thread checks the queue
@@ -138,7 +138,7 @@ class StageExporter:
             source = self._source
             step = self._reads if isinstance(source, _core.TimeRecorder) else source.current_step
         self._reads += 1
-        return Snapshot(step, time.time(), totals_of(self._source))
+        return Snapshot(step, time.time(), read_totals(self._source))
 
     # --- the thread ---
 

@@ -3,10 +3,10 @@
 >>> from my_utils.timing import TimeManager
 >>> manager = TimeManager({"load": [0.002, 0.004]})
 >>> means = Means()
->>> means.since_last(totals_of(manager))
+>>> means.since_last(read_totals(manager))
 {'time/load': 3.0}
 >>> manager.add("load", 7_000_000)
->>> means.since_last(totals_of(manager))
+>>> means.since_last(read_totals(manager))
 {'time/load': 7.0}
 """
 
@@ -37,7 +37,7 @@ def check_source(source: object) -> Source:
     raise TypeError(f"source must be a MyTimer or a TimeManager, not {type(source).__name__}")
 
 
-def totals_of(source: Source) -> dict[str, StageTotal]:
+def read_totals(source: Source) -> dict[str, StageTotal]:
     """By the path of the stage, such as "iter/forward", or the name of the function. Some
     microseconds; thread-safe."""
     if isinstance(source, _core.TimeRecorder):

@@ -139,16 +139,16 @@ def make_report(
     report = empty_report(pattern.pattern)
     report["rank"], report["tag"] = rank, timer.tag
     if iteration_filter is None:
-        cpu = {row[0]: figures_of(row[1:]) for row in timer.aggregates()}
-        cuda = {row[0]: figures_of(row[1:]) for row in timer.cuda_aggregates()}
+        cpu = {row[0]: make_figures(row[1:]) for row in timer.aggregates()}
+        cuda = {row[0]: make_figures(row[1:]) for row in timer.cuda_aggregates()}
         report["stages"] = _rows_of_tree(cpu, cuda, pattern)
         return report
     test, report["iteration_filter"] = compile_steps(iteration_filter)
     collected = collect(timer.tag, test, report)
     report["exact_percentiles"] = collected.exact
-    report["stages"] = _stages_of(collected, pattern)
+    report["stages"] = _summarise(collected, pattern)
     report["iterations"] = [
-        {"step": step, "stages": _stages_of(collected.steps[step], pattern)}
+        {"step": step, "stages": _summarise(collected.steps[step], pattern)}
         for step in sorted(collected.steps)
     ]
     return report
@@ -223,9 +223,9 @@ def _collect(rows: Iterable[StageRow | None], test: Callable[[int], bool]) -> Co
     return collected
 
 
-def _stages_of(collected: Collected, pattern: re.Pattern[str]) -> list[Stage]:
-    cpu = {path: figures_of(durations.figures()) for path, durations in collected.cpu.items()}
-    cuda = {path: figures_of(durations.figures()) for path, durations in collected.cuda.items()}
+def _summarise(collected: Collected, pattern: re.Pattern[str]) -> list[Stage]:
+    cpu = {path: make_figures(durations.figures()) for path, durations in collected.cpu.items()}
+    cuda = {path: make_figures(durations.figures()) for path, durations in collected.cuda.items()}
     return _rows_of_tree(cpu, cuda, pattern)
 
 
@@ -325,13 +325,13 @@ def write_csv(report: Report, output: str | os.PathLike[str]) -> None:
     write_whole(Path(output), out.getvalue())
 
 
-def figures_of(numbers: _core._FigureNumbers) -> Figures:
+def make_figures(numbers: _core._FigureNumbers) -> Figures:
     """Of what the C aggregates and Durations give, in ns.
 
     >>> durations = _core.Durations()
     >>> for ns in (1_000_000, 3_000_000):
     ...     durations.add(ns)
-    >>> figures = figures_of(durations.figures())
+    >>> figures = make_figures(durations.figures())
     >>> figures["count"], figures["mean_ms"], figures["std_ms"], figures["p50_ms"]
     (2, 2.0, 1.0, 1.0)
     """

@@ -135,7 +135,7 @@ class Exchange:
             firsts = self._firsts(batch)
             for rank in batch:
                 if rank in firsts:
-                    hand_over(rank, self._message_of(rank, firsts.pop(rank)))
+                    hand_over(rank, self._make_message(rank, firsts.pop(rank)))
                 else:
                     hand_over(rank, f"no answer within {self._timeout_s:g} s")
                     silent.append(rank)
@@ -155,7 +155,7 @@ class Exchange:
             values = [self._store.get(key) for key in keys]
         return {rank: bytes(value) for rank, value in zip(ranks, values, strict=True)}
 
-    def _message_of(self, rank: int, first: bytes) -> bytes | str:
+    def _make_message(self, rank: int, first: bytes) -> bytes | str:
         count = int.from_bytes(first[:4], "little")
         if not 1 <= count <= _CHUNKS_MAX:
             self._remove(rank, 1)

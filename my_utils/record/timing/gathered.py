@@ -18,7 +18,7 @@ from ...core.public import public
 from ...core.reprs import short_repr
 from ...core.tables import text_table
 from ...core.units import time_text
-from .packed import BUCKETS, Table, bucket_middles, rows_of
+from .packed import BUCKETS, Table, bucket_middles, unpack_rows
 
 if TYPE_CHECKING:
     import matplotlib.axes as mpl_axes
@@ -274,7 +274,7 @@ class ProfiledTime(Mapping[str, TimeData]):
             "version": _VERSION,
             "world_size": self.world_size,
             "missing": self.missing,
-            "times": {name: _tensors_of(data._table) for name, data in self.items()},
+            "times": {name: _make_tensors(data._table) for name, data in self.items()},
         }
         with atomic_write(target) as file:
             torch.save(content, file)
@@ -287,11 +287,11 @@ class ProfiledTime(Mapping[str, TimeData]):
         OSError if the file cannot be read, ValueError if it holds something else.
         """
         target = _with_suffix(path)
-        content = _content_of(target)
+        content = _load_content(target)
         try:
             if content["format"] != _FORMAT or content["version"] != _VERSION:
                 raise ValueError(f"{content['format']!r:.50}, version {content['version']!r:.50}")
-            tables = {str(name): _table_of(times) for name, times in content["times"].items()}
+            tables = {str(name): _make_table(times) for name, times in content["times"].items()}
             missing = {int(rank): str(why) for rank, why in content["missing"].items()}
             return GatheredTime(tables, world_size=int(content["world_size"]), missing=missing)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -409,7 +409,7 @@ def _with_suffix(path: str | os.PathLike[str]) -> Path:
     return target if target.suffix == ".pt" else target.with_name(target.name + ".pt")
 
 
-def _tensors_of(table: Table) -> dict[str, Any]:
+def _make_tensors(table: Table) -> dict[str, Any]:
     """A column a figure with a row a rank; the durations of all ranks one after the other, of each
     as many as `kept` says; the histogram of the ranks of which none are kept."""
     import numpy as np
@@ -428,7 +428,7 @@ def _tensors_of(table: Table) -> dict[str, Any]:
     return {name: torch.from_numpy(np.array(column)) for name, column in columns.items()}
 
 
-def _content_of(target: Path) -> Any:
+def _load_content(target: Path) -> Any:
     import torch
 
     try:
@@ -439,12 +439,12 @@ def _content_of(target: Path) -> Any:
         raise ValueError(f"{target}: not a file of gathered times ({error})") from None
 
 
-def _table_of(times: Mapping[str, Any]) -> Table:
+def _make_table(times: Mapping[str, Any]) -> Table:
     import numpy as np
 
     columns = {name: tensor.numpy() for name, tensor in times.items()}
     ranks = columns["rank"].astype(np.int64)
-    rows = rows_of({name: columns[name] for name in _COLUMNS}, columns["kept"])
+    rows = unpack_rows({name: columns[name] for name in _COLUMNS}, columns["kept"])
     buckets = np.zeros(BUCKETS, dtype=np.int64)
     buckets[columns["bucket"]] = columns["bucket_count"]
     table = Table(ranks, rows, columns["samples_ns"].astype(np.float64), buckets)

@@ -327,11 +327,11 @@ def _merged(rank: int, own: bytes, exchange: Any, world_size: int) -> GatheredTi
     take(rank, own)
     exchange.receive(take)
     if missing:
-        _warn_of(missing, world_size)
+        _warn_missing(missing, world_size)
     return GatheredTime(merger.tables(), world_size=world_size, missing=missing)
 
 
-def _warn_of(missing: Mapping[int, str], world_size: int) -> None:
+def _warn_missing(missing: Mapping[int, str], world_size: int) -> None:
     shown = ", ".join(map(str, sorted(missing)[:20])) + (", …" if len(missing) > 20 else "")
     why = next(iter(missing.values()))
     warn_once(

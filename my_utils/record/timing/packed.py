@@ -157,7 +157,7 @@ def _unpack(message: bytes, rank: int) -> _Message:
     rows = _array(packed_rows, "figures", _ROW_FIELDS)
     _check_rows(rows)
     samples = _array(durations, "durations", f"<i{width}" if width == 8 else "<u2")
-    return _Message(bytes(names), rows, _samples_of(samples, rows), histograms)
+    return _Message(bytes(names), rows, _unpack_samples(samples, rows), histograms)
 
 
 def _check_rows(rows: _Rows) -> None:
@@ -168,7 +168,7 @@ def _check_rows(rows: _Rows) -> None:
     _check_figures(rows)
 
 
-def _samples_of(found: Any, rows: _Rows) -> NDArray[np.float64]:
+def _unpack_samples(found: Any, rows: _Rows) -> NDArray[np.float64]:
     import numpy as np
 
     if found.size == 0 and rows["bucketed"].all():
@@ -236,7 +236,7 @@ class Table:
             raise BadMessage("the numbers of durations do not agree")
 
 
-def rows_of(columns: Mapping[str, Any], kept: Any) -> _Rows:
+def unpack_rows(columns: Mapping[str, Any], kept: Any) -> _Rows:
     """Rows of columns by name; `kept` is how many durations are there one by one, 0: bucketed."""
     import numpy as np
 

@@ -61,24 +61,24 @@ class Layout:
         return _core.BucketTimes(parameters, numbers)
 
 
-def layout_of(models: Sequence[Any]) -> Layout | None:
+def read_layout(models: Sequence[Any]) -> Layout | None:
     """None as long as a model has not built its buckets anew, or where it says nothing of them."""
     buckets: list[Bucket] = []
     for model in models:
-        found = _buckets_of(model)
+        found = _read_buckets(model)
         if not found:
             return None
         buckets += found
     return Layout(tuple(buckets)) if buckets else None
 
 
-def _buckets_of(model: Any) -> list[Bucket]:
+def _read_buckets(model: Any) -> list[Bucket]:
     """[] where they are not known, or not yet."""
     try:
         parameters = _reduced(model)
         return [
             _bucket([parameters[at] for at in sorted(indices)])
-            for indices in _indices_of(model, [one for _, one in parameters])
+            for indices in _find_indices(model, [one for _, one in parameters])
         ]
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return []  # another torch: not measured
@@ -103,7 +103,7 @@ def _bucket(parameters: Sequence[tuple[str, Any]]) -> Bucket:
     )
 
 
-def _indices_of(model: Any, parameters: Sequence[Any]) -> list[list[int]]:
+def _find_indices(model: Any, parameters: Sequence[Any]) -> list[list[int]]:
     """Of each bucket the places of its parameters; [] as long as DDP will build others."""
     said = model._get_ddp_logging_data()
     if said.get("has_rebuilt_buckets"):

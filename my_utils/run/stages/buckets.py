@@ -20,7 +20,7 @@ from typing import Any
 
 from ... import _core
 from ...core.warnings import warn_once
-from .bucket_layout import BUCKETS_MAX, Layout, layout_of
+from .bucket_layout import BUCKETS_MAX, Layout, read_layout
 from .meetings import is_sampled
 
 _PERIODS = ((128, 4), (1024, 16), (16384, 64))  # up to a step, one of n is looked at
@@ -200,7 +200,7 @@ class BucketSampler(SampledSteps):
             return
         self._tries += 1
         models = [model for reference in self._models if (model := reference()) is not None]
-        self._layout = layout_of(models)
+        self._layout = read_layout(models)
         if self._layout is None:
             return
         if len(self._layout.buckets) > BUCKETS_MAX:

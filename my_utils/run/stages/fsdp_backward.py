@@ -54,7 +54,7 @@ class FlightSampler(SampledSteps):
     def watch(self, models: Sequence[Any]) -> None:
         """The modules of FSDP, 1 or 2, in the order of the model, are looked at from now on."""
         self._is_watching = self._every != 0 and bool(models) and read_recorder() is not None
-        self._modules = _names_of(models) if self._is_watching else []
+        self._modules = _list_units(models) if self._is_watching else []
 
     def forget(self) -> None:
         super().forget()
@@ -126,9 +126,9 @@ def read_recorder(*, with_stacks: bool = False) -> bytes | None:
     return dump
 
 
-def _names_of(models: Sequence[Any]) -> list[str]:
+def _list_units(models: Sequence[Any]) -> list[str]:
     """Of those modules of FSDP that have their own parameters, in the model's order."""
-    states = {id(model): _state_of(model) for model in models}
+    states = {id(model): _inspect(model) for model in models}
     return [
         _without_wrappers(name)
         for root in models
@@ -138,7 +138,7 @@ def _names_of(models: Sequence[Any]) -> list[str]:
     ]
 
 
-def _state_of(model: Any) -> tuple[bool, bool]:
+def _inspect(model: Any) -> tuple[bool, bool]:
     """Whether it is the outermost one, and whether it has its own parameters."""
     state, group = model, "_handle"  # of FSDP 1
     if hasattr(model, "_get_fsdp_state"):

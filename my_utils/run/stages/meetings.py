@@ -198,7 +198,7 @@ class Meetings:
     def _new_label(self, group_name: str) -> str:
         """What a group is called in the rows: its role, else its number. One that no group has;
         that of a group with the same members that is gone, if it may."""
-        role, self._members[group_name] = _group_of(group_name)
+        role, self._members[group_name] = _describe_group(group_name)
         role = "" if NUMBERED_GROUP.fullmatch(role) else role
         members = tuple(self._members[group_name])
         for free in (role, members), ("", members):
@@ -217,21 +217,21 @@ class Meetings:
         self._write(GROUP_ROW, {"label": label, "members": ranks})
 
 
-def _group_of(group_name: str) -> tuple[str, list[int]]:
+def _describe_group(group_name: str) -> tuple[str, list[int]]:
     """Its role, "" where it has none, and its ranks in the order of their places."""
     distributed = sys.modules["torch.distributed"]
     try:
         group = distributed.distributed_c10d._resolve_process_group(group_name)
-        return role_of(group.group_desc), list(distributed.get_process_group_ranks(group))
+        return parse_role(group.group_desc), list(distributed.get_process_group_ranks(group))
     except (AttributeError, KeyError, RuntimeError, ValueError):
         return "", []
 
 
-def role_of(described: str) -> str:
+def parse_role(described: str) -> str:
     """
-    >>> role_of("mesh_tp"), role_of("default_pg"), role_of("undefined")
+    >>> parse_role("mesh_tp"), parse_role("default_pg"), parse_role("undefined")
     ('tp', 'world', '')
-    >>> role_of("EXPERT_MODEL_PARALLEL_GROUP")
+    >>> parse_role("EXPERT_MODEL_PARALLEL_GROUP")
     'ep'
     """
     return _ROLES.get(described, described.removeprefix("mesh_"))[:LABEL_MAX]

@@ -228,11 +228,11 @@ def _signature(leaves: Leaves, size: int) -> torch.Tensor:
         behind = at + _NAME_COLUMNS
         rows[:, at:behind] = np.frombuffer(name, np.int64)
         rows[:, behind : behind + 2] = np.frombuffer(b"".join(digests), np.int64).reshape(-1, 2)
-    rows[:, 1] = _joint_of(rows)
+    rows[:, 1] = _join_digests(rows)
     return torch.from_numpy(rows)
 
 
-def _joint_of(rows: _Rows) -> _Rows:
+def _join_digests(rows: _Rows) -> _Rows:
     """The digest of each row's columns from the third on: its low half."""
     import numpy as np
 
@@ -275,11 +275,11 @@ def _tensordict_with_key(payload: Any, rows: torch.Tensor) -> Any:
 def _verify(batch: Any, logger: logging.Logger | None, strict: bool) -> Verification:
     _check_payload(batch)
     if logger is not None:
-        _error_of(logger)
+        _log_level(logger)
     signature, rest = _take_key(batch)
     result = Verification(rest, list(_mismatches(rest, signature)))
     if result.mismatches:
-        log = _error_of(logger)
+        log = _log_level(logger)
         for line in _lines(result.mismatches):
             log("data inconsistency: %s", line)
     if strict and result.mismatches:
@@ -287,7 +287,7 @@ def _verify(batch: Any, logger: logging.Logger | None, strict: bool) -> Verifica
     return result
 
 
-def _error_of(logger: logging.Logger | None) -> Callable[..., object]:
+def _log_level(logger: logging.Logger | None) -> Callable[..., object]:
     if logger is None:
         from ...record.log.logger import get_global_logger
 
@@ -404,14 +404,14 @@ def _signed_leaves(blocks: list[_Rows]) -> tuple[Signed, list[bool]]:
     first = next((rows[flags][:1] for rows, flags in both if flags.any()), None)
     if first is None:
         return {}, [False] * sum(map(len, blocks))
-    names = _columns_of(first)[0, :, :_NAME_COLUMNS]
+    names = _make_columns(first)[0, :, :_NAME_COLUMNS]
     digests: list[list[Digest | None]] = [[] for _ in names]
     sound: list[bool] = []
     for rows, flags in both:
         pieces: list[Digest] = []
         has_names = rows.shape[1] == first.shape[1]
         if has_names:
-            columns = _columns_of(rows)
+            columns = _make_columns(rows)
             flags = flags & (columns[:, :, :_NAME_COLUMNS] == names).all(axis=(1, 2))
             pieces = split_digests(columns[:, :, _NAME_COLUMNS:].transpose(1, 0, 2).tobytes())
         is_sound = flags.tolist() if has_names else [False] * len(rows)
@@ -432,11 +432,11 @@ def _are_written(rows: _Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
     if rows.shape[1] < 2 or rows.shape[1] % _LEAF_COLUMNS != 2:
         return np.zeros(len(rows), bool)
     written: np.ndarray[Any, np.dtype[np.bool_]] = rows[:, 0] == _VERSION_2
-    written &= rows[:, 1] == _joint_of(rows)
+    written &= rows[:, 1] == _join_digests(rows)
     return written
 
 
-def _columns_of(rows: _Rows) -> _Rows:
+def _make_columns(rows: _Rows) -> _Rows:
     """By row and leaf."""
     return rows[:, 2:].reshape(len(rows), (rows.shape[1] - 2) // _LEAF_COLUMNS, _LEAF_COLUMNS)
 

@@ -144,7 +144,7 @@ def decode(name: bytes) -> str:
 
 def whole_digests(value: Any, name: str) -> list[Digest] | None:
     """The tensor hash of a value; None, with a warning, if it is nothing to read."""
-    return _digests_of([whole_of(value)], name)
+    return _hash_values([whole_of(value)], name)
 
 
 def sample_digests(value: Any, name: str) -> list[Digest] | None:
@@ -154,12 +154,12 @@ def sample_digests(value: Any, name: str) -> list[Digest] | None:
         if len(value) == 0:
             return []
         if not is_array(value):
-            return _digests_of([whole_of(item) for item in value], name)
+            return _hash_values([whole_of(item) for item in value], name)
         if not is_tensor(value):
             value = _native(value)
             if value.dtype.kind in "USMm":
                 # [i] of one dimension is not an array.
-                return _digests_of([_elements_of(value[i, ...]) for i in range(len(value))], name)
+                return _hash_values([_elements_of(value[i, ...]) for i in range(len(value))], name)
     try:
         return split_digests(_core.row_hashes(value))
     except TypeError as error:
@@ -171,7 +171,7 @@ def split_digests(digests: bytes) -> list[Digest]:
     return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
 
 
-def _digests_of(values: list[Any], name: str) -> list[Digest] | None:
+def _hash_values(values: list[Any], name: str) -> list[Digest] | None:
     if any(value is None for value in values):
         return None
     try:

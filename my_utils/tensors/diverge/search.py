@@ -224,7 +224,7 @@ def _is_unknown(check: CallCheck, checks: Sequence[CallCheck]) -> bool:
 
 
 def _undecided(check: CallCheck, checks: Sequence[CallCheck]) -> Difference:
-    parent = _parent_of(check, checks)
+    parent = _find_parent(check, checks)
     around = "the code around it" if parent is None else f"the code of {parent.title} before it"
     text = (
         f"not decided: {check.title} gives the first result that differs, from inputs of which it "
@@ -250,7 +250,7 @@ def _what_agrees(check: CallCheck) -> str:
 def _of_inputs(entered: CallCheck, checks: Sequence[CallCheck]) -> Difference:
     """For a call that was given other inputs, while all that was called before it agreed."""
     found = only_different(entered.inputs)
-    parent = _parent_of(entered, checks)
+    parent = _find_parent(entered, checks)
     if parent is None:
         origin = "" if entered.event.depth == 0 else ", from code that was not recorded"
         text = f"different inputs{origin}: {listed(found)}"
@@ -291,7 +291,7 @@ def _unknown_before(
     )
 
 
-def _parent_of(check: CallCheck, checks: Sequence[CallCheck]) -> CallCheck | None:
+def _find_parent(check: CallCheck, checks: Sequence[CallCheck]) -> CallCheck | None:
     """The call around this one. The inputs of that one agree, or it would have been the first."""
     around = check.pair.at.parent
     return next((other for other in checks if other.pair.at.event.index == around), None)

@@ -41,7 +41,7 @@ from .file import (
     read_passport,
 )
 from .layouts import Layout
-from .stored import leaves_of, parts_of
+from .stored import find_leaves, unwrap_parts
 from .views import TensorFile, span_of
 from .weights import Weights, merged
 
@@ -381,12 +381,12 @@ def _torch_file(path: str, notes: list[str]) -> Iterator[Found]:
         loaded = _loaded(file.file, path, notes)
         if (hiding := _hiding_a_tensor(loaded)) is not None:
             raise _not_plain(path, _holds(_class_of(hiding)))
-        values, others = leaves_of(loaded)
+        values, others = find_leaves(loaded)
         if others:
             notes.append(f"{os.path.basename(path)}: {len(others)} values that are no tensors")
         first: dict[tuple[object, ...], str] = {}
-        for name, tensor in (part for value in values for part in parts_of(*value)):
-            base = _base_of(tensor, name, path, file.nbytes)
+        for name, tensor in (part for value in values for part in unwrap_parts(*value)):
+            base = _find_storage(tensor, name, path, file.nbytes)
             key = (base, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
             tied = first.setdefault(key, name)
             shape = tuple(tensor.shape)
@@ -537,7 +537,7 @@ def _check_kind(file: Any, where: str) -> None:
     raise PassportError(f"{where}: is {kind}: take the passport of {loaded}")
 
 
-def _base_of(tensor: Tensor, name: str, where: str, file_bytes: int) -> int:
+def _find_storage(tensor: Tensor, name: str, where: str, file_bytes: int) -> int:
     """The first byte of its storage in the file."""
     base = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
     if base is None:
@@ -665,7 +665,7 @@ def _stored_part(
         tensor = _loaded(data, where)
     if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != size:
         raise PassportError(f"{where}: holds no tensor of shape {list(size)}")
-    base = begin + _base_of(tensor, name, file.path, length)
+    base = begin + _find_storage(tensor, name, file.path, length)
     return Found(name, shape, at, tensor.detach(), _HERE, "", file.reader(base, name))
 
 

@@ -281,7 +281,7 @@ def _hint(a: Iterable[str], b: Iterable[str]) -> str:
 # --- text ---
 
 
-def lines_of(data: ComparedData) -> list[str]:
+def format_lines(data: ComparedData) -> list[str]:
     """At most `LINES_MAX`."""
     lines = [f"A  {data.a}", f"B  {data.b}"]
     if data.status == "equal":

@@ -110,7 +110,7 @@ def part_data(box: Box, sums: TensorSums, source: str = "") -> PartData:
     return PartData(box.at, box.size, "".join(f"{one:016x}" for one in sums.sums), cut, source)
 
 
-def sums_of(part: PartData, tensor: TensorData) -> TensorSums:
+def parse_sums(part: PartData, tensor: TensorData) -> TensorSums:
     """ValueError if they are none of such a part."""
     if len(part.sums) != _HEX:
         raise ValueError(f"sums must have {_HEX} digits, not {len(part.sums)}")
@@ -182,7 +182,7 @@ def _check_tensor(tensor: TensorData, groups: int) -> None:
     for number, part in enumerate(tensor.parts):
         try:
             check_box(part.at, part.size, tensor.shape)
-            sums_of(part, tensor)
+            parse_sums(part, tensor)
         except ValueError as error:
             raise ValueError(f"{tensor.name}, part {number}: {error}") from None
 
@@ -206,4 +206,4 @@ def check_box(at: Sequence[int], size: Sequence[int], shape: Sequence[int]) -> N
 
 def boxes_of(tensor: TensorData) -> Iterator[tuple[Box, TensorSums, str]]:
     for part in tensor.parts:
-        yield Box(part.at, part.size), sums_of(part, tensor), part.source
+        yield Box(part.at, part.size), parse_sums(part, tensor), part.source

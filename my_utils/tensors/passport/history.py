@@ -43,7 +43,7 @@ class HistoryData(msgspec.Struct):
 def history_of(folder: str) -> HistoryData:
     """OSError if it cannot be read; PassportError if a file in it is no passport, or says of no
     step."""
-    sides = _sides_of(folder)
+    sides = _read_sides(folder)
     steps: list[StepData] = []
     for side, by_step in sides.items():
         for step, weights in by_step.items():
@@ -60,7 +60,7 @@ def history_of(folder: str) -> HistoryData:
     return HistoryData(1, "differ" if since else "equal", steps, since)
 
 
-def _sides_of(folder: str) -> dict[str, dict[int, Weights]]:
+def _read_sides(folder: str) -> dict[str, dict[int, Weights]]:
     """By the names of files without step and rank: the weights of each step."""
     os.stat(folder)  # a missing one is named by the system
     files: dict[tuple[str, int], list[PassportData]] = defaultdict(list)

@@ -19,7 +19,7 @@ _Named = list[tuple[str, Any]]
 VALUES_MAX = 4_000_000  # of a checkpoint, each as often as something holds it
 
 
-def leaves_of(
+def find_leaves(
     value: Any, name: str = "", depth: int = 0, numbers: Iterator[int] | None = None
 ) -> tuple[_Named, _Named]:
     """The tensors and modules in nested mappings, lists, tuples and packed objects, and the other
@@ -30,7 +30,7 @@ def leaves_of(
     than VALUES_MAX values. numbers: of all values, one after the other.
 
     >>> import torch
-    >>> leaves_of({"ema": [torch.ones(1)], "step": 3})
+    >>> find_leaves({"ema": [torch.ones(1)], "step": 3})
     ([('ema.0', tensor([1.]))], [('step', 3)])
     """
     import torch
@@ -48,7 +48,7 @@ def leaves_of(
     found: _Named = []
     others: _Named = []
     for key, item in inner:
-        more, rest = leaves_of(item, f"{name}.{key}" if name else str(key), depth + 1, numbers)
+        more, rest = find_leaves(item, f"{name}.{key}" if name else str(key), depth + 1, numbers)
         found += more
         others += rest
     is_plain = not isinstance(value, Mapping) and not any(is_opaque(one) for _, one in others)
@@ -82,7 +82,7 @@ def is_opaque(value: object) -> bool:
     return isinstance(value, (torch.ScriptObject, io.IOBase, bytes, bytearray))
 
 
-def parts_of(name: str, tensor: Any) -> Iterator[tuple[str, Tensor]]:
+def unwrap_parts(name: str, tensor: Any) -> Iterator[tuple[str, Tensor]]:
     """The tensor; of one that wraps others, as those of torchao do, these, by the names of its
     attributes; of a quantized one of torch its integers and scales, by the names of the methods
     that give them. Of None nothing."""
@@ -97,7 +97,7 @@ def parts_of(name: str, tensor: Any) -> Iterator[tuple[str, Tensor]]:
         yield from ((f"{name}.{method}", part) for method, part in _of_quantized(tensor))
     elif is_traceable_wrapper_subclass(tensor):
         for attribute in tensor.__tensor_flatten__()[0]:
-            yield from parts_of(f"{name}.{attribute}", getattr(tensor, attribute))
+            yield from unwrap_parts(f"{name}.{attribute}", getattr(tensor, attribute))
     else:
         yield name, tensor
 
@@ -139,8 +139,8 @@ def stored_beside(
     for key, value in values.items():
         if key in module._parameters or key in module._buffers:
             continue
-        found, others = leaves_of(value, f"{prefix}.{key}" if prefix else key)
-        parts = (part for name, tensor in found for part in parts_of(name, tensor))
+        found, others = find_leaves(value, f"{prefix}.{key}" if prefix else key)
+        parts = (part for name, tensor in found for part in unwrap_parts(name, tensor))
         tensors += (part for part in parts if part[0] not in known)
         hidden += (name for name, other in others if is_opaque(other))
     return tensors, hidden

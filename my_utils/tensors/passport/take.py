@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.arguments import check_int, wrong_type
 from ...core.ranks import current_rank, world_size
 from ..wrapper_names import plain_names
-from .stored import is_opaque, leaves_of, parts_of, stored_beside
+from .stored import find_leaves, is_opaque, stored_beside, unwrap_parts
 
 if TYPE_CHECKING:
     import torch
@@ -95,15 +95,15 @@ def passport(
     if step is not None:
         check_int("step", step, 0, or_none=True)
     builder = Builder(torch_dtype(dtype), layout)
-    values, others = leaves_of(model)
+    values, others = find_leaves(model)
     named: list[tuple[str, Tensor, GroupData | None]] = []
     hidden = [name for name, value in others if is_opaque(value)]
     for name, value in values:
         if isinstance(value, torch.nn.Module):
             check_not_flat(value)
-            named += tensors_of(value, name, hidden)
+            named += find_tensors(value, name, hidden)
         else:
-            named += ((full, part, None) for full, part in parts_of(name, value))
+            named += ((full, part, None) for full, part in unwrap_parts(name, value))
     builder.notes += _notes(len(others), hidden)
     _add_all(builder, named, layout is not None)
     where = type(model).__name__
@@ -181,7 +181,7 @@ def _memory(values: Tensor) -> tuple[object, ...]:
     return *where, tuple(values.shape), values.stride(), values.dtype
 
 
-def tensors_of(
+def find_tensors(
     model: nn.Module, name: str = "", hidden: list[str] | None = None
 ) -> Iterator[tuple[str, Tensor, GroupData | None]]:
     """Each parameter and persistent buffer by each of its names, with the ranks that have
@@ -209,7 +209,7 @@ def tensors_of(
         ]  # fmt: skip
         for key, tensor in (*parameters, *buffers):
             is_own = isinstance(module, _NormBase) and key in module._buffers
-            for full, part in parts_of(".".join(filter(None, (prefix, key))), tensor):
+            for full, part in unwrap_parts(".".join(filter(None, (prefix, key))), tensor):
                 names.add(full)
                 yield full, part, own if is_own else known
         if hidden is not None:

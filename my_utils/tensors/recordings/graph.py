@@ -269,7 +269,7 @@ class Graph:
         if compiled:
             warn_once(f"forward_trace_{self._mode}", _about(self._mode, compiled))
 
-    def hooks_of(self, plan: Plan) -> tuple[Callable[..., None], Callable[..., None]]:
+    def make_hooks(self, plan: Plan) -> tuple[Callable[..., None], Callable[..., None]]:
         if self._rows is None:
             return plan.before, plan.after
         key = f"{self._number}/{self._plans.index(plan)}"

@@ -18,7 +18,7 @@ import torch
 from ... import tensors as _tensors
 from .. import torch_ops as _torch_ops
 from ..tensor_kinds import as_bytes
-from .parts import Part, parts_of
+from .parts import Part, split_tensor
 from .recording import TraceTensorMeta
 from .sample import Sampler
 from .walk import Found
@@ -74,7 +74,7 @@ def _device_name(device: torch.device) -> tuple[str, str]:
     return names
 
 
-def meta_of(path: str, tensor: torch.Tensor) -> TraceTensorMeta:
+def describe_tensor(path: str, tensor: torch.Tensor) -> TraceTensorMeta:
     """The form of a strided tensor."""
     return TraceTensorMeta(
         path,
@@ -292,14 +292,14 @@ class MetadataCollector:
         for path, tensor in found:
             place = None if transformed else _plain_place(tensor)
             if place is not None:
-                metas.append(meta_of(path, tensor))
+                metas.append(describe_tensor(path, tensor))
                 if place == "cuda":
                     self._take_on_cuda(metas[-1], tensor, kind, stats, sampler)
                 else:
                     wanted.append(metas[-1])
                     sources.append(tensor)
                 continue
-            for part in parts_of(path, tensor):
+            for part in split_tensor(path, tensor):
                 metas.append(part.meta)
                 self._sort(part, kind, stats, sampler, wanted, sources)
         if sources:

@@ -284,7 +284,7 @@ class ForwardTraceRecorder:
 
     def _hook(self, plan: Plan) -> None:
         try:
-            before, after = self._graph.hooks_of(plan)
+            before, after = self._graph.make_hooks(plan)
             self._handles += (
                 plan.module.register_forward_pre_hook(before, with_kwargs=True),
                 plan.module.register_forward_hook(after, with_kwargs=True, always_call=True),

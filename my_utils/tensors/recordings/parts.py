@@ -30,34 +30,34 @@ class Part(NamedTuple):
     tensor: torch.Tensor | None  # None: nothing to read
 
 
-def parts_of(path: str, tensor: torch.Tensor) -> Iterator[Part]:
+def split_tensor(path: str, tensor: torch.Tensor) -> Iterator[Part]:
     """The tensor itself and, after it, what it consists of."""
     try:
-        yield from _parts_of(path, tensor)
+        yield from _split_value(path, tensor)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"[:300]
         yield Part(TraceTensorMeta(path, note=reason), None)
 
 
-def _parts_of(path: str, tensor: torch.Tensor) -> Iterator[Part]:
+def _split_value(path: str, tensor: torch.Tensor) -> Iterator[Part]:
     kind = type(tensor).__name__
     if kind == "AsyncCollectiveTensor":
-        yield from _parts_of(path, tensor.wait())  # type: ignore[attr-defined]
+        yield from _split_value(path, tensor.wait())  # type: ignore[attr-defined]
         return
     if kind == "DTensor":
-        yield from _shard_of(path, tensor)
+        yield from _split_shard(path, tensor)
         return
     names = _SPARSE_PARTS.get(tensor.layout)
     if names is not None:
         yield Part(_form(path, tensor, "its parts follow"), None)
         for name in names:
-            yield from _parts_of(f"{path}.{name.lstrip('_')}", getattr(tensor.detach(), name)())
+            yield from _split_value(f"{path}.{name.lstrip('_')}", getattr(tensor.detach(), name)())
     elif getattr(tensor, "fake_mode", None) is not None:
         yield Part(_form(path, tensor, "a fake tensor has no memory"), None)
     elif hasattr(tensor, "__tensor_flatten__"):
         yield Part(_form(path, tensor, f"a {kind}; its parts follow"), None)
         for name in tensor.__tensor_flatten__()[0]:
-            yield from _parts_of(f"{path}.{name}", getattr(tensor, name))
+            yield from _split_value(f"{path}.{name}", getattr(tensor, name))
     else:
         reason = _why_unreadable(tensor)
         yield Part(_form(path, tensor, reason), tensor if reason is None else None)
@@ -77,9 +77,9 @@ def _why_unreadable(tensor: torch.Tensor) -> str | None:
     return None
 
 
-def _shard_of(path: str, tensor: Any) -> Iterator[Part]:
+def _split_shard(path: str, tensor: Any) -> Iterator[Part]:
     placements, shape = str(tuple(tensor.placements)), tuple(tensor.shape)
-    for part in _parts_of(path, tensor.to_local()):
+    for part in _split_value(path, tensor.to_local()):
         part.meta.placements, part.meta.global_shape = placements, shape
         part.meta.requires_grad = tensor.requires_grad
         yield part

@@ -165,7 +165,7 @@ class Plans:
         self._deferred: list[tuple[str, Slot]] = []  # with the owner's name
         self._units: list[tuple[str, Slot]] = []
         self._below: dict[str, tuple[list[Slot], list[Slot]]] = {}
-        names = _names_of(model)
+        names = _list_names(model)
         first_names = _first_names(model)
         by_name: dict[str, Plan] = {}
         hashed_below: set[str] = set()
@@ -173,7 +173,7 @@ class Plans:
             recorded = filters.take(own_names, module)
             if recorded:
                 hashed_below.add(own_names[0])
-            self.infos.append(_info_of(module, own_names, first_names, recorded))
+            self.infos.append(_describe_module(module, own_names, first_names, recorded))
             if recorded or module is model or (hash_params and _is_sharded(module)):
                 plan = Plan(self, calls, own_names[0], module, recorded)
                 plan.params = list(self.infos[-1].params.items())
@@ -222,7 +222,7 @@ class Plans:
         return known
 
 
-def _names_of(model: torch.nn.Module) -> dict[torch.nn.Module, list[str]]:
+def _list_names(model: torch.nn.Module) -> dict[torch.nn.Module, list[str]]:
     """The names of each module, the first one first."""
     names: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
@@ -240,7 +240,7 @@ def _first_names(model: torch.nn.Module) -> dict[int, str]:
     return names
 
 
-def _info_of(
+def _describe_module(
     module: torch.nn.Module, names: list[str], first_names: dict[int, str], recorded: bool
 ) -> ModuleInfo:
     return ModuleInfo(

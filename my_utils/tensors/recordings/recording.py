@@ -239,7 +239,7 @@ class Recording:
 # --- writing ---
 
 
-def _fields_of(record: Any) -> dict[str, Any]:
+def _as_dict(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
@@ -252,7 +252,7 @@ class _Encoder:
     def meta(self, meta: TraceTensorMeta) -> dict[str, Any]:
         known = self._metas.get(id(meta))
         if known is None:
-            known = self._metas[id(meta)] = _fields_of(meta)
+            known = self._metas[id(meta)] = _as_dict(meta)
         return known
 
     def metas(self, metas: list[TraceTensorMeta]) -> list[dict[str, Any]]:
@@ -263,7 +263,7 @@ class _Encoder:
 
     def event(self, event: TraceEvent) -> dict[str, Any]:
         return {
-            **_fields_of(event),
+            **_as_dict(event),
             "inputs": self.metas(event.inputs),
             "outputs": self.metas(event.outputs),
             "params": self.named(event.params),
@@ -273,7 +273,7 @@ class _Encoder:
         }
 
     def root(self, root: RootCall) -> dict[str, Any]:
-        return {**_fields_of(root), "weights": self.named(root.weights)}
+        return {**_as_dict(root), "weights": self.named(root.weights)}
 
 
 def _payload(recording: Recording) -> dict[str, Any]:
@@ -281,8 +281,8 @@ def _payload(recording: Recording) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
-        **_fields_of(recording),
-        "modules": [_fields_of(module) for module in recording.modules],
+        **_as_dict(recording),
+        "modules": [_as_dict(module) for module in recording.modules],
         "roots": [encoder.root(root) for root in recording.roots],
         "events": [encoder.event(event) for event in recording.events],
         "param_grads": encoder.metas(recording.param_grads),

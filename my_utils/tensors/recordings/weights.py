@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 
 from ... import tensors as _tensors
-from .metadata import HashKind, MetadataCollector, md5_each, meta_of, set_md5
-from .parts import is_transformed, parts_of
+from .metadata import HashKind, MetadataCollector, describe_tensor, md5_each, set_md5
+from .parts import is_transformed, split_tensor
 from .plan import Plan, Slot
 from .recording import RootCall, TraceTensorMeta
 
@@ -152,7 +152,7 @@ class Weights:
         else:
             metas, readable = [], []
             for name, tensor in found:
-                for part in parts_of(name, tensor):
+                for part in split_tensor(name, tensor):
                     metas.append(part.meta)
                     if part.tensor is not None:
                         readable.append(_Taken(part.meta, part.tensor))
@@ -169,7 +169,7 @@ class Weights:
             if not _is_plain(tensor):
                 odd.append(slot)
                 continue
-            note = root.notes[slot.full] = _Note(meta_of(slot.full, tensor), tensor)
+            note = root.notes[slot.full] = _Note(describe_tensor(slot.full, tensor), tensor)
             root.weights[slot.full] = note.meta
             notes.append(note)
         if odd:

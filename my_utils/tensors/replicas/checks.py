@@ -52,7 +52,7 @@ class ReplicaChecks:
         log_dir: str | os.PathLike[str] = "logs",
         timer: _core.Timer | None = None,
     ) -> None:
-        self._models = models_of(model)
+        self._models = find_models(model)
         self.every = check_int("every", every, 1)
         if optimizer is not None and not hasattr(optimizer, "state"):
             raise wrong_type("optimizer", "an optimizer or None", optimizer)
@@ -269,7 +269,7 @@ class Writer:
             file.keep(number)
 
 
-def models_of(model: Any) -> dict[str, weakref.ref[Any]]:
+def find_models(model: Any) -> dict[str, weakref.ref[Any]]:
     import torch
 
     if model is None:

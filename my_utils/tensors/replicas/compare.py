@@ -122,7 +122,7 @@ class _Class:
 def compare_replicas(log_dirs: Sequence[str]) -> ReplicasData | None:
     """None if nothing was watched there. Reads all that the ranks have left."""
     notes: list[str] = []
-    classes = _classes_of(log_dirs, notes)
+    classes = _find_classes(log_dirs, notes)
     if classes is None:
         return None
     steps: set[int] = set()
@@ -145,7 +145,7 @@ def _longest_first(file: Named) -> int:
     return -sums_bytes(file.path)
 
 
-def _classes_of(log_dirs: Sequence[str], notes: list[str]) -> list[_Class] | None:
+def _find_classes(log_dirs: Sequence[str], notes: list[str]) -> list[_Class] | None:
     classes: dict[tuple[int, int, bytes], _Class] = {}
     ranks: dict[tuple[int, str, str], set[int]] = defaultdict(set)
     is_watched = False

@@ -41,7 +41,7 @@ def replay(models: Mapping[str, torch.nn.Module], step_fn: Callable[[], Any]) ->
         for pairs in (model.named_parameters(), model.named_buffers())
         for name, tensor in pairs
     ]
-    state = _state_of([tensor for _, tensor in named])
+    state = _copy_state([tensor for _, tensor in named])
     deterministic = torch.are_deterministic_algorithms_enabled()
     try:
         first, second = (_run(models, state, named, step_fn) for _ in range(2))
@@ -54,7 +54,7 @@ def replay(models: Mapping[str, torch.nn.Module], step_fn: Callable[[], Any]) ->
     return Replayed(differing, difference, deterministic=deterministic)
 
 
-def _state_of(tensors: list[torch.Tensor]) -> _State:
+def _copy_state(tensors: list[torch.Tensor]) -> _State:
     values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     gradients = [
         (tensor, None if tensor.grad is None else tensor.grad.detach().clone())

@@ -14,7 +14,7 @@ from ...core.ranges import parse_ranks
 from ...core.units import count_text
 from ..passport.file import GroupData
 from ..passport.placements import Placed, place
-from ..passport.take import placed_tensors, tensors_of
+from ..passport.take import find_tensors, placed_tensors
 from ..passport.views import dtype_name
 from ..wrapper_names import plain_name
 from .file import ClassData, TrackedData
@@ -142,7 +142,7 @@ class Finder:
         named = [
             (f"{prefix}.{name}" if prefix else name, tensor, group)
             for prefix, model in models.items()
-            for name, tensor, group in tensors_of(model)
+            for name, tensor, group in find_tensors(model)
             if not is_lazy(tensor)
         ]
         replicas = {id(tensor): group for _, tensor, group in named}

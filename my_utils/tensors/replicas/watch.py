@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.arguments import wrong_type
 from ...core.trainer_callbacks import new_callback
-from .checks import ReplicaChecks, models_of
+from .checks import ReplicaChecks, find_models
 from .replayed import Replayed
 
 
@@ -79,7 +79,7 @@ class ReplicaWatch(ReplicaChecks):
 
     def on_train_begin(self, *args: Any, model: Any = None, **kwargs: Any) -> None:
         """Called by transformers."""
-        self._models = self._models or models_of(model)
+        self._models = self._models or find_models(model)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by transformers."""
@@ -87,7 +87,7 @@ class ReplicaWatch(ReplicaChecks):
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Called by Lightning."""
-        self._models = self._models or models_of(module)
+        self._models = self._models or find_models(module)
 
     def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         """Called by Lightning, also where a batch ends without a step."""

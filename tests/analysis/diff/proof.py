@@ -25,7 +25,7 @@ import numpy as np
 
 import my_utils.analysis.diff
 from my_utils.analysis.diff.comparison import compare
-from my_utils.analysis.diff.intervals import block_of, drawn_means, sample
+from my_utils.analysis.diff.intervals import drawn_means, longest_block, sample
 
 from . import series as planted
 from .series import STAGES, run
@@ -119,7 +119,7 @@ def _off_from_arch(random: np.random.Generator, trial: Trial) -> float:
 
     steps = [run(random, trial.variation, trial.memory, steps=STEPS).parts[0] for _ in "AB"]
     sides = [np.column_stack([one.sum(1), one]) for one in steps]
-    blocks = [block_of(one) for one in sides]
+    blocks = [longest_block(one) for one in sides]
     ours = [drawn_means(one, block, DRAWS)[:, 0] for one, block in zip(sides, blocks, strict=True)]
     theirs = [
         CircularBlockBootstrap(block, one[:, 0], seed=seed).apply(np.mean, DRAWS)[:, 0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from my_utils.analysis.diff.comparison import compare
-from my_utils.analysis.diff.load import RunSteps, steps_of
+from my_utils.analysis.diff.load import RunSteps, read_steps
 from my_utils.analysis.diff.result import Difference
 from tests.support.run_simulator.device import DevicePlant, DeviceScenario, simulate_device
 
@@ -30,7 +30,7 @@ def steps(
     scenario = DeviceScenario(
         ranks, 160, plant, 0.3 if plant else 0.0, seed, synchronises=waits, gpu_times=gpu_times
     )
-    return steps_of(simulate_device(scenario).run, {})
+    return read_steps(simulate_device(scenario).run, {})
 
 
 def shares(found: Difference) -> dict[str, float]:

@@ -14,8 +14,8 @@ from my_utils.analysis.diff.intervals import (
     BLOCKS_MAX,
     BLOCKS_MIN,
     Samples,
-    block_of,
     drawn_means,
+    longest_block,
     of_ratio,
     optimal_block,
     sample,
@@ -92,7 +92,7 @@ def test_a_longer_memory_has_longer_blocks() -> None:
 @given(st.integers(10, 5000), st.integers(0, 99))
 def test_blocks_are_in_bounds(steps: int, seed: int) -> None:
     walk = np.random.default_rng(seed).normal(size=(steps, 1)).cumsum(0) + 1e3
-    block = block_of(walk)
+    block = longest_block(walk)
     assert 1 <= block <= max(1, steps // BLOCKS_MIN)
     assert math.ceil(steps / block) <= BLOCKS_MAX
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from my_utils.analysis.diff.comparison import compare, compare_files
-from my_utils.analysis.diff.distributions import BINS, distributions_of
+from my_utils.analysis.diff.distributions import BINS, make_distributions
 from my_utils.analysis.diff.load import RunSteps
 from my_utils.analysis.diff.page import adding_up, page_text
 from my_utils.cli.diff import main
@@ -109,7 +109,7 @@ def test_distributions_have_the_same_scale() -> None:
     a, b = runs(1), runs(2, 0.05)
     b[0].parts[:, 100] *= 100  # one long step flattens nothing
     found = compare(a, b)
-    step, data, *_ = distributions_of(found, a, b)
+    step, data, *_ = make_distributions(found, a, b)
     assert step.name == "the step" and data.name == "iter/input"
     assert step.high < 20 and step.b.max() > 1000
     for _, values, bins in (*step.sides, *data.sides):
@@ -118,7 +118,7 @@ def test_distributions_have_the_same_scale() -> None:
     edges = np.linspace(step.low, step.high, BINS)
     counted = np.histogram(step.a, [*edges, np.inf])[0] / len(step.a)
     assert step.bins_a == pytest.approx(counted, abs=2 / len(step.a))
-    names = [one.name for one in distributions_of(found, a, b)]
+    names = [one.name for one in make_distributions(found, a, b)]
     assert names[-2:] == ["memory", "samples/s"]
 
 
@@ -214,7 +214,7 @@ def test_a_side_without_gpu_times_is_drawn_by_the_hosts(
     forward = next(one for one in data["stages"] if one["stage"] == "forward")
     assert forward["a_ms"] == forward["b_ms"] == 1
     compared = compare_files([a], [b])
-    drawn = distributions_of(compared.found, compared.a, compared.b)
+    drawn = make_distributions(compared.found, compared.a, compared.b)
     of_forward = next(one for one in drawn if one.name == "forward")
     assert np.median(of_forward.a) == pytest.approx(1) and len(of_forward.a) == data["steps"]
 

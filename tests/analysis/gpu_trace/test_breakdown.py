@@ -19,7 +19,7 @@ from my_utils.analysis.gpu_trace.breakdown import (
     ROWS,
     UNLAUNCHED,
     Breakdown,
-    breakdowns_of,
+    break_down,
 )
 from my_utils.analysis.gpu_trace.kinds import COMMUNICATION, COPIES, FILLS, kind_of
 from my_utils.cli.diff import main as diff
@@ -58,7 +58,7 @@ def device_event(name: str, begin: int, end: int, **args: Any) -> Event:
 def found(folder: Path, events: list[Event]) -> Breakdown:
     path = folder / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    (one,) = breakdowns_of(str(path))
+    (one,) = break_down(str(path))
     return one
 
 
@@ -193,7 +193,7 @@ TRACELENS = {
 @pytest.mark.parametrize("name", TRACELENS)
 def test_against_tracelens(name: str) -> None:
     """Its times are floats of a microsecond since 1970, of which the last bits are missing."""
-    (one,) = breakdowns_of(str(KINETO / f"{name}.json.gz"))
+    (one,) = break_down(str(KINETO / f"{name}.json.gz"))
     us = {row: ns / 1000 for row, ns in one.rows.items()}
     ours = (
         sum(us[row] for row in COMPUTE), us[COMMUNICATION], us[COPIES],
@@ -284,7 +284,7 @@ def test_what_is_for_runs(
 def test_a_trace_of_the_host_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": [slice_of("cpu_op", "aten::mm", 0, 9)]}))
-    assert breakdowns_of(str(path)) == []
+    assert break_down(str(path)) == []
     assert main([str(path), "--json", "--ledger"]) == 4
     assert "devices" not in loads_checked("why", capsys.readouterr().out)
 
@@ -293,4 +293,4 @@ def test_a_trace_of_the_host_has_none(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_what_holds_no_slices(broken: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(broken)
-    assert breakdowns_of(str(path)) == []
+    assert break_down(str(path)) == []

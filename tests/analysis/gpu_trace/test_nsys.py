@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from my_utils.analysis.gpu_trace.breakdown import COMPUTE, IN_PYTHON, LAUNCHED, ROWS, breakdowns_of
+from my_utils.analysis.gpu_trace.breakdown import COMPUTE, IN_PYTHON, LAUNCHED, ROWS, break_down
 from my_utils.analysis.gpu_trace.files import breakdowns_in
 from my_utils.analysis.gpu_trace.kinds import COMMUNICATION, COPIES, FILLS
 from my_utils.analysis.gpu_trace.nsys import MEMCPY, MEMSET
@@ -82,7 +82,7 @@ def rows_of(
 @pytest.mark.parametrize("seed", range(30))
 def test_each_nanosecond_is_in_the_row_of_a_clock(seed: int, process: int, tmp_path: Path) -> None:
     events = random_events(random.Random(seed))
-    (one,) = breakdowns_of(database_of(tmp_path / "run.sqlite", events, process))
+    (one,) = break_down(database_of(tmp_path / "run.sqlite", events, process))
     assert one.rows == by_the_clock(events)
     assert sum(one.rows.values()) == one.span_ns
     assert one.events == sum(event["cat"] in TABLES_OF_EVENTS for event in events)
@@ -90,7 +90,7 @@ def test_each_nanosecond_is_in_the_row_of_a_clock(seed: int, process: int, tmp_p
 
 def test_a_device_that_only_copies(tmp_path: Path) -> None:
     events = [device_event("Memcpy HtoD", 0, 10), device_event("Memset (Device)", 10, 12)]
-    (one,) = breakdowns_of(database_of(tmp_path / "run.sqlite", events))
+    (one,) = break_down(database_of(tmp_path / "run.sqlite", events))
     assert (one.rows[COPIES], one.rows[FILLS], one.longest, one.launch_ns) == (10, 2, [], None)
 
 
@@ -104,7 +104,7 @@ def test_ranges_of_modules_are_no_operators(tmp_path: Path) -> None:
     ]
     for name in ("forward", "step 3", "FSDP::pre_forward (layers.0)", "ProfilerStep#4"):
         events.append(slice_of("cpu_op", name, 0, 100))
-    (one,) = breakdowns_of(database_of(tmp_path / "run.sqlite", events))
+    (one,) = break_down(database_of(tmp_path / "run.sqlite", events))
     assert one.rows[IN_PYTHON] == 80 and one.rows[LAUNCHED] == 10
     assert one.steps == 2 and one.launch_ns == (10, 10)
 
@@ -152,7 +152,7 @@ def test_rows_without_whole_numbers_are_left_out(tmp_path: Path) -> None:
         )
         file.execute("INSERT INTO NVTX_EVENTS VALUES (1, 9, x'00ff', 'a', 'b')")
         file.commit()
-    (one,) = breakdowns_of(path)
+    (one,) = break_down(path)
     assert one.events == 1 and one.rows["attention"] == one.span_ns == 9
 
 

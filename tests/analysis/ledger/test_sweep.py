@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from my_utils.analysis.ledger.sweep import segments_of
+from my_utils.analysis.ledger.sweep import cut_segments
 
 pytestmark = pytest.mark.no_torch
 
@@ -30,7 +30,7 @@ def test_each_moment_is_in_the_innermost_stage(seed: int) -> None:
     stages = np.array(nested(random, 0, 60, 0) or [[3, 5, 0]])
     random.shuffle(stages)
     begins, ends, depths = stages.T
-    found = segments_of(begins, ends, depths)
+    found = cut_segments(begins, ends, depths)
     assert found.begin_ns[0] == begins.min() and found.begin_ns[-1] == ends.max()
     for at in range(int(begins.min()), int(ends.max())):
         open_ = [row for row in range(len(stages)) if begins[row] <= at < ends[row]]
@@ -49,7 +49,7 @@ def test_stages_that_do_not_nest_take_no_moment_twice(seed: int) -> None:
     random = np.random.default_rng(seed)
     begins = random.integers(0, 100, 30)
     ends = begins + random.integers(1, 40, 30)
-    found = segments_of(begins, ends, random.integers(0, 3, 30))
+    found = cut_segments(begins, ends, random.integers(0, 3, 30))
     assert (np.diff(found.begin_ns) >= 0).all()
     assert np.diff(found.begin_ns).sum() == ends.max() - begins.min()
     assert len(found.owner) == len(found.since) == len(found.begin_ns) - 1

@@ -11,7 +11,7 @@ import pytest
 
 from my_utils.analysis.replay.inputs import holds_operations, verdict_of
 from my_utils.analysis.replay.judge import judge_operations
-from my_utils.analysis.replay.operations import COLUMNS, TOGETHER, numbers_of
+from my_utils.analysis.replay.operations import COLUMNS, TOGETHER, number_rows
 from my_utils.analysis.replay.read_table import read_table
 from my_utils.analysis.replay.result import ReplayVerdict
 from my_utils.analysis.replay.table_files import BadTable
@@ -236,7 +236,7 @@ def test_both_readers_of_csv_say_the_same(
             return str(error)
         columns = {column: getattr(found, column).tolist() for column in COLUMNS}
         columns["name"] = [found.names[one] for one in columns["name"]]
-        columns["meeting"] = numbers_of(found.meeting)[0].tolist()
+        columns["meeting"] = number_rows(found.meeting)[0].tolist()
         return columns, found.stages, found.hosts, found.notes
 
     with_arrow = read()

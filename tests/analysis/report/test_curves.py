@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from my_utils.analysis.report.curves import POINTS_MAX, curves_of
+from my_utils.analysis.report.curves import POINTS_MAX, make_curves
 from my_utils.analysis.report.judged import Source
 from my_utils.analysis.report.page import page_text
-from my_utils.analysis.report.run_page import page_of
+from my_utils.analysis.report.run_page import make_page
 from my_utils.analysis.verdict.load import load_run
 
 from ...support.planted_runs import Run
@@ -24,7 +24,7 @@ def points(text: str) -> np.ndarray:
 
 def test_the_step_over_the_run(tmp_path: Path) -> None:
     logs = Run(ranks=3, steps=60).slower(2, "forward", steps=slice(30, 60)).write(tmp_path / "logs")
-    (curve,) = curves_of(run := load_run(logs))
+    (curve,) = make_curves(run := load_run(logs))
     top_ms = float(re.fullmatch(r"([0-9.]+) ms", curve.top)[1])  # type: ignore[index]
     assert curve.title == "a step"
     assert top_ms == pytest.approx(run.step_ns.max() * 1e-6, rel=1e-2)
@@ -46,7 +46,7 @@ def test_what_was_recorded_has_curves(tmp_path: Path) -> None:
     cpu_us = run.step_ns * 1e-3 / 2
     counters = {"samples": samples, "rss_bytes": np.stack([some, 2 * some]), "cpu_us": cpu_us}
     run = replace(run, counters=counters)
-    by_title = {curve.title: curve for curve in curves_of(run)}
+    by_title = {curve.title: curve for curve in make_curves(run)}
     assert list(by_title) == [
         "a step", "samples a second", "memory of a rank",
         "of a core that a rank's training thread has",
@@ -62,7 +62,7 @@ def test_what_was_recorded_has_curves(tmp_path: Path) -> None:
 def test_a_long_run_is_drawn_with_few_points(tmp_path: Path) -> None:
     """One step of a minute does not flatten the others."""
     run = load_run(Run(ranks=1, steps=1200).slower(2000, "data", steps=700).write(tmp_path / "l"))
-    (curve,) = curves_of(run)
+    (curve,) = make_curves(run)
     y = points(curve.line)[:, 1]
     assert len(y) == POINTS_MAX and y.min() == 0
     assert 1 - np.median(y) / 100 > 0.1
@@ -70,10 +70,10 @@ def test_a_long_run_is_drawn_with_few_points(tmp_path: Path) -> None:
 
 def test_the_parts_stand_above_the_curves(tmp_path: Path) -> None:
     run = Run(ranks=2, steps=400).slower(1.5, "forward", rank=1, steps=slice(200, 400))
-    page = page_text(page_of(Source((str(run.write(tmp_path / "logs")),))))
+    page = page_text(make_page(Source((str(run.write(tmp_path / "logs")),))))
     bars = re.findall(r'<rect x="([0-9.]+)" [^>]*class="part"><title>(.*?)<', page)
     assert [float(x) for x, _ in bars] == [2.5, 500.0]
     assert "nothing stands out" in bars[0][1] and "waiting for rank 1 in iter" in bars[1][1]
     assert bars[1][1] in re.findall(r'<pre class="parts">(.*?)</pre>', page, re.DOTALL)[0]
     steady = Run(ranks=2, steps=400).write(tmp_path / "steady")
-    assert 'class="part"' not in page_text(page_of(Source((str(steady),))))
+    assert 'class="part"' not in page_text(make_page(Source((str(steady),))))

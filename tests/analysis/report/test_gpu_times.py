@@ -9,7 +9,7 @@ import pytest
 from my_utils.analysis.report.bars import mean_step
 from my_utils.analysis.report.judged import Source
 from my_utils.analysis.report.page import page_text
-from my_utils.analysis.report.run_page import page_of
+from my_utils.analysis.report.run_page import make_page
 from tests.support.run_csv import RankCsv
 
 pytestmark = pytest.mark.no_torch
@@ -35,7 +35,7 @@ def run_that_reads_the_loss(folder: Path, timed: float = 1.0) -> Path:
 
 @pytest.mark.parametrize("timed", [1.0, 0.9], ids=["all steps", "not all steps"])
 def test_a_step_goes_where_the_device_spends_it(timed: float, tmp_path: Path) -> None:
-    page = page_of(Source((str(run_that_reads_the_loss(tmp_path / "logs", timed)),)))
+    page = make_page(Source((str(run_that_reads_the_loss(tmp_path / "logs", timed)),)))
     parts = {part.name: part.ms for part in mean_step(page.judged)}
     assert parts == pytest.approx(
         {"input": 5.0, "forward": 10.0, "backward": 20.0, "untimed": 5.0}, abs=0.05
@@ -50,7 +50,7 @@ def test_a_step_goes_where_the_device_spends_it(timed: float, tmp_path: Path) ->
 
 
 def test_without_gpu_times_the_page_has_those_of_the_host(tmp_path: Path) -> None:
-    page = page_of(Source((str(run_that_reads_the_loss(tmp_path / "logs", 0.5)),)))
+    page = make_page(Source((str(run_that_reads_the_loss(tmp_path / "logs", 0.5)),)))
     assert page.verdict.status == "not judged"
     parts = {part.name: part.ms for part in mean_step(page.judged)}
     assert parts == pytest.approx(

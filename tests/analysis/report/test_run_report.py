@@ -22,9 +22,9 @@ import pandas as pd
 from my_utils.analysis.replay.inputs import answer_of, verdict_of
 from my_utils.analysis.report import Report, ReportError, analyze
 from my_utils.analysis.report.judged import Source
-from my_utils.analysis.report.overlap import overlap_of
+from my_utils.analysis.report.overlap import measure_overlap
 from my_utils.analysis.report.page import StepTrace, page_text
-from my_utils.analysis.report.run_page import page_of
+from my_utils.analysis.report.run_page import make_page
 from my_utils.analysis.timeline.text import timeline_lines
 from my_utils.cli.report import main
 from tools.perfetto_ui import Page, find_browser
@@ -427,7 +427,7 @@ def test_ranks_that_are_asked_for_are_shown_of_the_whole_run(tmp_path: Path) -> 
 
 def test_the_page_of_some_ranks(tmp_path: Path) -> None:
     logs = str(Run(ranks=8).slower(1.6, "forward", rank=3).write(tmp_path / "logs"))
-    whole, page = page_of(Source((logs,))), page_of(Source((logs,), frozenset([1, 6])))
+    whole, page = make_page(Source((logs,))), make_page(Source((logs,), frozenset([1, 6])))
     assert page.run.ranks.tolist() == [1, 6]
     assert [one.ranks for one in page.verdict.findings] == [(3,)]
     assert np.array_equal(page.waited, whole.waited[[1, 6]]) and page.waited.sum() > 0
@@ -730,7 +730,7 @@ def test_the_trace_in_the_page_is_of_its_step(run: tuple[Run, Path], tmp_path: P
     """Read back by Perfetto's trace processor: the same spans as the timeline has."""
     if reason := why_missing():
         pytest.skip(reason)
-    page = page_of(Source((str(run[1]),)))
+    page = make_page(Source((str(run[1]),)))
     assert page.trace is not None and page.worst is not None
     path = tmp_path / "step.pftrace"
     path.write_bytes(page.trace.content)
@@ -826,14 +826,14 @@ def test_traces_that_are_none(run: tuple[Run, Path], tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=f"{name} is not a trace of torch's profiler"):
-            overlap_of([str(tmp_path / name)])
+            measure_overlap([str(tmp_path / name)])
     odd = {"traceEvents": [5, {"ph": "X"}, {"ph": "X", "name": "nccl"}], "distributedInfo": None}
     (tmp_path / "odd.json").write_text(json.dumps(odd))
-    (row,) = overlap_of([str(tmp_path / "odd.json")]).to_dict("records")
+    (row,) = measure_overlap([str(tmp_path / "odd.json")]).to_dict("records")
     assert (row["rank"], row["communication_s"]) == (0, 0)
     os.mkfifo(tmp_path / "fifo.json")
     with pytest.raises(ValueError, match=r"fifo.json is not a trace of torch's .*regular"):
-        overlap_of([str(tmp_path / "fifo.json")])
+        measure_overlap([str(tmp_path / "fifo.json")])
 
 
 def test_events_at_odd_times_are_left_out(tmp_path: Path) -> None:
@@ -841,7 +841,7 @@ def test_events_at_odd_times_are_left_out(tmp_path: Path) -> None:
     odd = [{**good, "ts": 2**2000}, {**good, "dur": 2**2000}, {**good, "ts": math.nan}]
     trace = {"distributedInfo": {"rank": 2**70}, "traceEvents": [*odd, good]}
     (tmp_path / "odd.json").write_text(json.dumps(trace))
-    (row,) = overlap_of([str(tmp_path / "odd.json")]).to_dict("records")
+    (row,) = measure_overlap([str(tmp_path / "odd.json")]).to_dict("records")
     assert (row["rank"], row["communication_s"]) == (0, 2e-6)
 
 

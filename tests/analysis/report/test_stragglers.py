@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("pandas", reason="pandas is not installed")
 
 from my_utils.analysis.report.judged import meetings_in
-from my_utils.analysis.report.stragglers import Straggler, stragglers_of
-from my_utils.analysis.report.waits import waits_of
+from my_utils.analysis.report.stragglers import Straggler, find_stragglers
+from my_utils.analysis.report.waits import measure_waits
 from my_utils.analysis.verdict.result import Verdict
 from my_utils.analysis.why import Finding, ReplayFinding, ReplayVerdict, SyncPoint
 
@@ -23,7 +23,7 @@ LATE = [12, 20, 33]
 def named(verdict: Verdict) -> list[Straggler]:
     run = ArrayRun(ranks=4, steps=STEPS, noise=0.001).more("forward", 30, rank=1, steps=LATE)
     data = run.data(sync_points=[SyncPoint("backward", (), "ddp")])
-    return stragglers_of(data, verdict, waits_of(data, meetings_in(data, 0), 0))
+    return find_stragglers(data, verdict, measure_waits(data, meetings_in(data, 0), 0))
 
 
 def judged(kind: type[Verdict], *findings: Finding) -> Verdict:

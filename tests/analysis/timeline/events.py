@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from my_utils.analysis.timeline.timeline import Part, Timeline, timeline_of
+from my_utils.analysis.timeline.timeline import Part, Timeline, make_timeline
 from my_utils.analysis.verdict.rules import judge
 from my_utils.analysis.verdict.run_data import RunData
 from tests.support.run_simulator.meetings import Topology
@@ -164,7 +164,7 @@ def simulated(
 
 
 def timeline(run: RunData) -> Timeline:
-    return timeline_of(run, lambda one, steps: judge(one, within=steps))
+    return make_timeline(run, lambda one, steps: judge(one, within=steps))
 
 
 def is_right(found: Timeline, event: Event | None, run: RunData) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from my_utils.analysis.timeline.levels import edges_of, line_of
+from my_utils.analysis.timeline.levels import find_edges, fit_line
 from my_utils.analysis.timeline.text import timeline_lines
 from tests.support.run_simulator.simulate import Scenario, simulate
 
@@ -65,7 +65,7 @@ def test_slow_noise_makes_no_level() -> None:
         noise = random.standard_normal(400)
         for at in range(1, 400):
             noise[at] += 0.8 * noise[at - 1]
-        false += bool(edges_of(100 + noise, 2.0)) or line_of(100 + noise, 2.0) is not None
+        false += bool(find_edges(100 + noise, 2.0)) or fit_line(100 + noise, 2.0) is not None
     assert false <= 2
 
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from my_utils.analysis.verdict.causes import LATE_STEPS, causes_of
+from my_utils.analysis.verdict.causes import LATE_STEPS, find_causes
 from my_utils.analysis.verdict.load import load_run
 from my_utils.analysis.verdict.rules import judge
 from my_utils.analysis.verdict.run_data import HOST_COUNTERS, Matrix, RunData
@@ -111,7 +111,7 @@ def outcome(cause: str, run: RunData, step: int, steps: Sequence[int]) -> Outcom
     sizes = np.zeros_like(step_ns)
     sizes[0, at] = max(lost, 1.0)
     host = {name: values[:, kept] for name, values in run.counters.items() if name in HOST_COUNTERS}
-    detail = causes_of(host, sizes)
+    detail = find_causes(host, sizes)
     named, parts = str(detail.get("cause", "not measured")), detail.get("causes", [])
     assert isinstance(parts, list)
     return Outcome(cause, listed, named, by_others(host, at, lost), parts)

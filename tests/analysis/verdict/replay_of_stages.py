@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from my_utils.analysis.replay.judge import judge_operations
-from my_utils.analysis.replay.operations import END, TOGETHER, Operations, numbers_of
+from my_utils.analysis.replay.operations import END, TOGETHER, Operations, number_rows
 from my_utils.analysis.verdict.blame import COVERED
 from my_utils.analysis.verdict.kinds import kind_of_stage
 from my_utils.analysis.verdict.loss import LEAST_SHARE
@@ -43,7 +43,7 @@ def operations_of(run: RunData) -> Operations:
         there = (np.isin(run.ranks[rank], members)) & (stage == run.stages.index(point.stage))
         meeting[there] = step[there] * len(run.sync_points or ()) + number
     known = meeting >= 0
-    meeting[known] = numbers_of(meeting[known])[0]
+    meeting[known] = number_rows(meeting[known])[0]
     zeros = np.zeros(len(rank), np.int64)
     peers = run.peers
     stages = {} if peers is None else dict(zip(run.ranks.tolist(), peers.tolist(), strict=True))

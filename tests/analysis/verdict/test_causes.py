@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from my_utils.analysis.verdict.causes import causes_of, worker_of
+from my_utils.analysis.verdict.causes import describe_worker, find_causes
 from my_utils.analysis.verdict.run_data import HOST_COUNTERS
 from my_utils.analysis.why import Finding, Verdict, judge
 
@@ -182,7 +182,7 @@ def test_what_lack_of_memory_was(
     sizes[0, 20] = 150e6
     for name, value in {**waits, **counters}.items():
         host[name][0, 20] = value
-    assert causes_of(host, sizes)["cause"] == cause
+    assert find_causes(host, sizes)["cause"] == cause
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_what_the_sampler_counts_a_step_later(counter: str, cause: str) -> None:
     sizes[0, 20] = 150e6
     host["storage_us"][0, 20] = 150e3
     host[counter][0, 21] = 140e3
-    assert causes_of(host, sizes)["cause"] == cause
+    assert find_causes(host, sizes)["cause"] == cause
 
 
 def input_run(**loader: npt.NDArray[np.float64]) -> Finding:
@@ -267,9 +267,9 @@ def test_what_workers_do_most(shares: tuple[float, float, float], does: str) -> 
     host = {name: np.full((1, 6), us) for name, us in zip(names, shares, strict=True)}
     host["loader_worker"] = np.ones((1, 6))
     waited_ns = np.full((1, 6), 110e6)
-    assert worker_of(host, waited_ns) == {"workers_do": does, "worker": 1}
+    assert describe_worker(host, waited_ns) == {"workers_do": does, "worker": 1}
     del host["loader_delay_us"]  # as where the kernel does not say
-    assert worker_of(host, waited_ns)["worker"] == 1
+    assert describe_worker(host, waited_ns)["worker"] == 1
 
 
 def test_what_a_worker_that_waits_for_storage_reads() -> None:
@@ -278,11 +278,11 @@ def test_what_a_worker_that_waits_for_storage_reads() -> None:
     host = {name: np.full((1, 8), 1e3) for name in ("loader_ran_us", "loader_delay_us")}
     host["loader_storage_us"] = np.full((1, 8), 90e3)
     host["loader_worker"] = np.array([[1, 1, 0, 1, 1, 1, np.nan, 1]])
-    assert "read_bytes" not in worker_of(host, steps)
+    assert "read_bytes" not in describe_worker(host, steps)
     host["loader_read_bytes"] = np.array([[np.nan, 8e6, 5e9, np.nan, 16e6, 0.0, np.nan, np.nan]])
-    assert worker_of(host, steps) == {"workers_do": "storage", "worker": 1, "read_bytes": 3e6}
+    assert describe_worker(host, steps) == {"workers_do": "storage", "worker": 1, "read_bytes": 3e6}
     host["loader_read_bytes"][:] = 0  # a file system of which the kernel counts nothing
-    assert "read_bytes" not in worker_of(host, steps)
+    assert "read_bytes" not in describe_worker(host, steps)
 
 
 def test_how_many_others_wanted_to_run_and_what_was_collected() -> None:
@@ -290,14 +290,14 @@ def test_how_many_others_wanted_to_run_and_what_was_collected() -> None:
     sizes[0, [4, 9]] = 100e6
     host = {name: np.zeros((1, 20)) for name in HOST_COUNTERS}
     host["delay_us"][sizes > 0] = 90e3
-    assert "others" not in causes_of(host, sizes)
+    assert "others" not in find_causes(host, sizes)
     host["runnable"] = np.full((1, 20), np.nan)
     host["runnable"][0, [2, 4, 9]] = 90, 5, 5
-    assert causes_of(host, sizes)["others"] == 4
+    assert find_causes(host, sizes)["others"] == 4
     host["delay_us"][:] = 0.0
     host["cpu_us"][sizes > 0] = host["gc2_us"][sizes > 0] = 90e3
     host["gc_objects"] = np.full((1, 20), np.nan)
     host["gc_objects"][0, [4, 9]] = 4_500_000, 4_712_345
-    detail = causes_of(host, sizes)
+    detail = find_causes(host, sizes)
     assert (detail["cause"], detail["objects"]) == ("gc2", 4_712_345)
     assert "others" not in detail

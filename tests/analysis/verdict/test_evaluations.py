@@ -9,7 +9,7 @@ import pytest
 
 from my_utils.analysis.verdict.evaluations import with_whole_evaluations
 from my_utils.analysis.verdict.rank_files import RankMetadata, RankStages
-from my_utils.core.run_files.run_metadata import note_of
+from my_utils.core.run_files.run_metadata import parse_note
 
 PATHS = ["forward", "eval", "input", "eval/user"]
 Row = tuple[str, int, int]  # path, begin, end
@@ -26,7 +26,7 @@ def rank_of(rows: list[Row], steps: list[int] | None = None) -> RankStages:
         "tag": np.zeros(count, np.uint32),
         "attempt": np.ones(count, np.int32),
     }
-    notes = [note_of(1, "my_utils.run rank=0", 0)]
+    notes = [parse_note(1, "my_utils.run rank=0", 0)]
     return RankStages(RankMetadata(0), PATHS, [0, 1, 2, 1], stages, ["run"], notes=notes)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from my_utils.analysis.verdict.memory import LEAST_GROWTH, growth_of
+from my_utils.analysis.verdict.memory import LEAST_GROWTH, find_growth
 from my_utils.analysis.verdict.work import Work, medians_of_others
 
 pytestmark = pytest.mark.no_torch
@@ -59,7 +59,7 @@ def test_memory_grows_on_the_ranks_on_which_it_does() -> None:
     steady = 1e9 + 1e6 * np.sin(steps)
     series = np.array([steady, 1e9 + 5e6 * steps, steady, 1e9 + 3e6 * steps, 1e9 + 1e6 * steps])
     series[2, ::7] = series[3, ::7] = np.nan
-    growth = growth_of({"rss_bytes": series}, steps[10:])
+    growth = find_growth({"rss_bytes": series}, steps[10:])
     assert growth is not None and growth.growth >= LEAST_GROWTH
     assert growth.rows.tolist() == [1, 3, 4]
     assert growth.growth == pytest.approx(5e6 * 90 / 1.05e9, rel=0.1)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from my_utils.analysis.live.memory import memory_of
+from my_utils.analysis.live.memory import read_memory
 from my_utils.analysis.live.recorded import Recorded
 from my_utils.analysis.verdict.load import load_run
 from my_utils.core.run_files.run_metadata import read_run_metadata
@@ -101,7 +101,7 @@ def test_readers_of_a_rotated_run_know_what_was_recorded_once(tmp_path: Path) ->
         assert recorded.members(RANK, label) == frozenset({0, 1})
     assert recorded.members(RANK, "other") is None
     assert recorded.error(RANK) == "ValueError"
-    memory = memory_of(RANK, [logs])
+    memory = read_memory(RANK, [logs])
     assert (memory.resident, memory.device) == (5 << 30, 7)
     run = load_run(logs)
     assert [(point.stage, point.kind) for point in run.sync_points or ()] == [("backward", "ddp")]

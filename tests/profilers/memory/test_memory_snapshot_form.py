@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch.cuda import _memory_viz as viewer
 
-from my_utils.profilers.memory.memory_snapshot_form import snapshot_of, write_snapshot
+from my_utils.profilers.memory.memory_snapshot_form import make_snapshot, write_snapshot
 
 CPU = -1  # the last device
 # What unpickle() in torch/utils/viz/MemoryViz.js of torch 2.13 knows.
@@ -48,7 +48,7 @@ def profiled(**options: Any) -> tuple[torch.profiler.profile, list[Any]]:
 @pytest.fixture(scope="module")
 def taken() -> tuple[Snapshot, list[Any]]:
     profile, alive = profiled(record_shapes=True, with_stack=True)
-    return snapshot_of(profile), alive
+    return make_snapshot(profile), alive
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_the_events_are_those_of_the_trace(tmp_path: Path) -> None:
     content = json.loads(wrote.read_text(encoding="utf-8"))
     told = [event["args"] for event in content["traceEvents"] if event["name"] == "[memory]"]
     expected = [(event["Addr"], event["Bytes"]) for event in told if event["Device Type"] == 0]
-    events = snapshot_of(profile)["device_traces"][CPU]
+    events = make_snapshot(profile)["device_traces"][CPU]
     sizes = {"alloc": 1, "free_completed": -1}
     ours = [(event["addr"], sizes[event["action"]] * event["size"])
             for event in events if event["action"] in sizes]  # fmt: skip
@@ -159,7 +159,7 @@ def test_the_viewer_in_the_browser_knows_the_opcodes(snapshot: Snapshot, tmp_pat
 
 def test_operators_are_named_without_stacks() -> None:
     profile, _ = profiled()
-    (big,) = (event for event in snapshot_of(profile)["device_traces"][CPU]
+    (big,) = (event for event in make_snapshot(profile)["device_traces"][CPU]
               if event["size"] == 4 * 1024**2)  # fmt: skip
     assert [frame["name"] for frame in big["frames"]] == ["aten::empty", "aten::ones"]
 
@@ -172,7 +172,7 @@ def test_memory_that_was_taken_again_is_shown_once() -> None:
         address, size = old.data_ptr(), old.nbytes
         del old
         again = [torch.ones(1 << 12) for _ in range(32)]
-    snapshot = snapshot_of(profile)
+    snapshot = make_snapshot(profile)
     blocks = live(snapshot)
     assert {tensor.data_ptr() for tensor in again} <= blocks.keys()
     if any(address <= tensor.data_ptr() < address + size for tensor in again):
@@ -183,14 +183,14 @@ def test_memory_that_was_taken_again_is_shown_once() -> None:
 def test_without_memory_events() -> None:
     with torch.profiler.profile() as profile:
         torch.ones(4)
-    snapshot = snapshot_of(profile)
+    snapshot = make_snapshot(profile)
     assert (snapshot["segments"], snapshot["device_traces"][CPU]) == ([], [])
     viewer.segsum(snapshot)
 
 
 def test_a_profiler_without_results() -> None:
     with pytest.raises(RuntimeError, match="no results"):
-        snapshot_of(torch.profiler.profile())
+        make_snapshot(torch.profiler.profile())
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path, snapshot: Snapshot) -> None:

@@ -19,7 +19,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from my_utils.moduleProfiler import ModuleProfiler  # noqa: E402
-from my_utils.profilers.torch_profiler.flops import flops_of  # noqa: E402
+from my_utils.profilers.torch_profiler.flops import count_flops  # noqa: E402
 
 BATCH, LENGTH, WIDTH, WORDS, LAYERS = 4, 64, 128, 1000, 2
 STEPS = 6
@@ -101,7 +101,7 @@ def test_flops_of_the_formulas_and_of_torch(trained: Any) -> None:
     # Torch's counter knows neither norms nor sums, and attention on the CPU from 2.15 on.
     with torch.profiler.profile(record_shapes=True) as recorded, torch.no_grad():
         model(input_ids=tokens(), labels=tokens())
-    found = flops_of(recorded).counted
+    found = count_flops(recorded).counted
     attention = LAYERS * 4 * places * LENGTH * WIDTH
     assert found["aten::scaled_dot_product_attention"] == attention
     products = found["aten::addmm"] + found["aten::mm"]

@@ -22,7 +22,7 @@ from my_utils.core import warnings as _warnings
 from my_utils.csv2trace import csv_to_trace
 from my_utils.DITProfiler import FlexibleProfiler, create_profiler_context
 from my_utils.profilers.torch_profiler import dit_profiler as DITProfiler, slot as _slot
-from my_utils.profilers.torch_profiler.operator_figures import statistics_of
+from my_utils.profilers.torch_profiler.operator_figures import summarise
 from my_utils.utils import MyTimer
 
 from ...conftest import RunPython
@@ -224,7 +224,7 @@ def check_statistics(found: dict[str, Any], values: np.ndarray[Any, Any]) -> Non
 
 def test_statistics_of_many_values() -> None:
     values = np.random.default_rng(0).lognormal(3, 2, 1001).round(3)
-    check_statistics(statistics_of(values.tolist()), values)
+    check_statistics(summarise(values.tolist()), values)
 
 
 def test_memory_figures_and_calls_left_out(tmp_path: Path) -> None:

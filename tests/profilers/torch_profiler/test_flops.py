@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from my_utils.profilers.torch_profiler.flops import (
     ELEMENTWISE,
     NORMALISATION,
-    flops_of,
+    count_flops,
     formulas,
 )
 
@@ -36,7 +36,7 @@ sizes = st.integers(1, 6)
 def flops(work: Callable[[], object], known: Any = None) -> Counter[str]:
     with torch.profiler.profile(record_shapes=True) as profiler:
         work()
-    return flops_of(profiler, known).counted
+    return count_flops(profiler, known).counted
 
 
 def of_torch(work: Callable[[], object]) -> int:
@@ -413,7 +413,7 @@ def test_norms_in_a_model() -> None:
 def test_without_shapes_nothing_is_counted() -> None:
     with torch.profiler.profile() as profiler:
         torch.ones(3, 3) @ torch.ones(3, 3)
-    assert not flops_of(profiler).counted
+    assert not count_flops(profiler).counted
 
 
 def test_lists_sparse_and_nested_tensors_do_no_harm() -> None:
@@ -442,6 +442,6 @@ def test_what_is_not_counted_is_named() -> None:
 
     with torch.profiler.profile(record_shapes=True) as profiler:
         work()
-    found = flops_of(profiler).calls_uncounted
+    found = count_flops(profiler).calls_uncounted
     # No view, no copy, no comparison, and not linear, which is counted at what it calls.
     assert found == {"aten::exp": 2, "aten::exp_": 1}

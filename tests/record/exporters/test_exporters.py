@@ -16,7 +16,7 @@ from my_utils import MyTimer
 from my_utils.core.warnings import forget
 from my_utils.record.exporters import PrometheusExporter, TensorBoardExporter, WandbExporter
 from my_utils.record.exporters.exporter import QUEUE_MAX, Snapshot
-from my_utils.record.exporters.totals import Means, StageTotal, totals_of
+from my_utils.record.exporters.totals import Means, StageTotal, read_totals
 from my_utils.timing import TimeManager
 from my_utils.utils import NoOpMyTimer
 
@@ -80,12 +80,12 @@ def test_totals_agree_with_the_aggregates() -> None:
     for thread in threads:
         thread.join()
     work()
-    totals = totals_of(timer)
+    totals = read_totals(timer)
     assert list(totals) == ["iter", "iter/forward"]
     for names, calls, ns, *_ in timer.aggregates():
         assert totals["/".join(names)] == StageTotal(calls, ns)
     assert totals["iter"].calls == 200
-    assert totals_of(NoOpMyTimer()) == {}
+    assert read_totals(NoOpMyTimer()) == {}
 
 
 @pytest.mark.parametrize("max_samples", [2, 1000])

@@ -21,7 +21,7 @@ import pytest
 from my_utils import _core
 from my_utils.logger import GlobalLogger
 from my_utils.record.stages.rows import OTHER, PATHS_MAX, StageReader, StageRow, part_of_memory
-from my_utils.record.stages.stage_report import figures_of, write_text_and_json
+from my_utils.record.stages.stage_report import make_figures, write_text_and_json
 from my_utils.record.stages.steps import compile_steps
 from my_utils.record.stages.text import render as render_text
 from my_utils.utils import MyTimer
@@ -394,7 +394,7 @@ def test_figures_of_random_durations(count: int) -> None:
     values = [int(chance.lognormvariate(10, 3)) for _ in range(count)]
     durations = durations_of(values)
     assert durations.exact
-    assert dict(figures_of(durations.figures())) == close(oracle(values))
+    assert dict(make_figures(durations.figures())) == close(oracle(values))
 
 
 def durations_of(values: Iterable[int]) -> _core.Durations:
@@ -410,12 +410,12 @@ def test_many_durations_take_bounded_memory_and_stay_within_one_percent() -> Non
     values += [0, 1, 63, 64, 65, 127, 128, 2**50]
     durations = durations_of(values)
     assert not durations.exact
-    got, wanted = dict(figures_of(durations.figures())), oracle(values)
+    got, wanted = dict(make_figures(durations.figures())), oracle(values)
     for name in FIGURES:
         assert got[name] == pytest.approx(wanted[name], rel=0.01 if name[0] == "p" else 1e-9)
     halves = durations_of(values[: EXACT_MAX + 10])
     halves.merge(durations_of(values[EXACT_MAX + 10 :]))
-    merged = dict(figures_of(halves.figures()))
+    merged = dict(make_figures(halves.figures()))
     assert merged == pytest.approx(got, rel=1e-12)
 
 
@@ -426,9 +426,9 @@ def test_durations_that_are_merged_stay_exact_while_they_are_few() -> None:
     merged.merge(durations_of(values[300:]))
     merged.merge(_core.Durations())
     assert merged.exact
-    assert dict(figures_of(merged.figures())) == close(oracle(values))
+    assert dict(make_figures(merged.figures())) == close(oracle(values))
     merged.merge(merged)
-    assert dict(figures_of(merged.figures())) == close(oracle(values * 2))
+    assert dict(make_figures(merged.figures())) == close(oracle(values * 2))
 
 
 def test_the_bound_of_exact_durations() -> None:
@@ -438,11 +438,11 @@ def test_the_bound_of_exact_durations() -> None:
 
 
 def test_no_durations() -> None:
-    assert set(figures_of(_core.Durations().figures()).values()) == {0}
+    assert set(make_figures(_core.Durations().figures()).values()) == {0}
 
 
 def test_equal_large_durations_have_no_spread() -> None:
-    assert figures_of(durations_of([10**15 + 7] * 1000).figures())["std_ms"] == 0.0
+    assert make_figures(durations_of([10**15 + 7] * 1000).figures())["std_ms"] == 0.0
 
 
 @pytest.mark.parametrize(

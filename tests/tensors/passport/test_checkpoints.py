@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 
 from my_utils.tensors import passport
 from my_utils.tensors.passport.checkpoints import read_weights
-from my_utils.tensors.passport.compare import ComparedData, compare_weights, lines_of
+from my_utils.tensors.passport.compare import ComparedData, compare_weights, format_lines
 from my_utils.tensors.passport.file import PassportError
 from my_utils.tensors.passport.weights import Weights
 
@@ -52,7 +52,7 @@ def compared(a: Path, b: Path, ignore: tuple[str, ...] = ()) -> ComparedData:
 
 def check_equal(a: Path, b: Path, count: int) -> None:
     found = compared(a, b)
-    assert (found.status, found.equal) == ("equal", count), lines_of(found)
+    assert (found.status, found.equal) == ("equal", count), format_lines(found)
 
 
 @pytest.fixture

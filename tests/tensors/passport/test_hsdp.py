@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from my_utils.tensors.passport import compare_weights, read_weights
-from my_utils.tensors.passport.compare import ComparedData, finding_lines, lines_of
+from my_utils.tensors.passport.compare import ComparedData, finding_lines, format_lines
 
 from ...support.planted_weights import PLANTED, check_named, model
 from ...support.ranks import run_ranks
@@ -66,7 +66,7 @@ def test_planted_differences(tmp_path: Path) -> None:
     for name, wanted in [("none", []), *((plant.__name__, lines) for plant, lines in PLANTED)]:
         live, saved = (tmp_path / side / name for side in ("live", "dcp"))
         same = compared(live, saved)
-        assert same.status == "equal", (name, lines_of(same))
+        assert same.status == "equal", (name, format_lines(same))
         for side in (live, saved):
             found = compared(tmp_path / "plain.safetensors", side)
             check_named(finding_lines(found.findings), wanted)

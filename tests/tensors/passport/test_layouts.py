@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from my_utils.cli.command import main
 from my_utils.tensors import passport
 from my_utils.tensors.passport.checkpoints import read_weights
-from my_utils.tensors.passport.compare import ComparedData, compare_weights, lines_of
+from my_utils.tensors.passport.compare import ComparedData, compare_weights, format_lines
 from my_utils.tensors.passport.file import write_passport
 from my_utils.tensors.passport.layouts import (
     Layout,
@@ -124,7 +124,7 @@ def test_vllm_with_heads_of_k_and_v_on_several_ranks(world: int, tmp_path: Path)
 
     pp = write_ranks(tmp_path / "pp", world, ranks.__getitem__, layout)
     found = compared(tmp_path / "hf", pp)
-    assert (found.status, found.equal) == ("equal", 21), lines_of(found)
+    assert (found.status, found.equal) == ("equal", 21), format_lines(found)
 
     qkv = ranks[-1]["model.layers.1.self_attn.qkv_proj.weight"]
     qkv[-1, 5] += 1  # the last row of v
@@ -149,7 +149,7 @@ def test_a_vocabulary_of_unknown_size_has_no_padding(tmp_path: Path) -> None:
         lambda rank: vllm_layout(config, rank, 2),
     )
     found = compared(tmp_path / "model.safetensors", engine)
-    assert found.status == "equal", lines_of(found)
+    assert found.status == "equal", format_lines(found)
 
 
 def test_vllm_swapped_k_and_v_are_named(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_vllm_experts(kind: str, tp: int, ep: int, tmp_path: Path) -> None:
 
     pp = write_ranks(tmp_path / "pp", tp * ep, local, layout)
     found = compared(tmp_path / "hf", pp)
-    assert (found.compared, found.equal) == (12, 12), lines_of(found)
+    assert (found.compared, found.equal) == (12, 12), format_lines(found)
     (tmp_path / "pp" / "rank0.json").unlink()
     if ep > 1:
         found = compared(tmp_path / "hf", pp)
@@ -266,7 +266,7 @@ def test_megatron(world: int, tmp_path: Path) -> None:
         lambda rank: megatron_layout(config, rank, world),
     )  # fmt: skip
     found = compared(tmp_path / "hf", pp)
-    assert (found.status, found.equal) == ("equal", 21), lines_of(found)
+    assert (found.status, found.equal) == ("equal", 21), format_lines(found)
 
 
 def test_megatron_experts_and_stages(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_megatron_experts_and_stages(tmp_path: Path) -> None:
         tmp_path / "pp", 2, local, lambda rank: megatron_layout(config, ep_rank=rank, ep_size=2)
     )
     found = compared(tmp_path / "hf", pp)
-    assert (found.compared, found.equal) == (13, 13), lines_of(found)
+    assert (found.compared, found.equal) == (13, 13), format_lines(found)
     later = megatron_layout(config, first_layer=6)
     name = "decoder.layers.1.mlp.experts.local_experts.3.linear_fc2.weight"
     (cut,) = later.cuts(name, (4, 4))[1]
@@ -306,7 +306,7 @@ def test_packed_experts_of_transformers(kind: str, tmp_path: Path) -> None:
     assert any(name.endswith("experts.gate_up_proj") for name, _ in model.named_parameters())
     passport(model, layout=packed_experts_layout(config)).save(tmp_path / "model.json")
     found = compared(tmp_path / "hf", tmp_path / "model.json")
-    assert found.status == "equal", lines_of(found)
+    assert found.status == "equal", format_lines(found)
     experts = next(module for name, module in model.named_modules() if name.endswith(".experts"))
     with torch.no_grad():
         experts.down_proj[2, 1, 3] += 1
@@ -338,7 +338,7 @@ def test_peft(tmp_path: Path) -> None:
     data = passport(adapted, layout=peft_layout())
     data.save(tmp_path / "adapted.json")
     found = compared(tmp_path / "hf", tmp_path / "adapted.json")
-    assert found.status == "equal", lines_of(found)
+    assert found.status == "equal", format_lines(found)
     assert data.data.notes == [
         "left out by the layout: 8 tensors (base_model.model.model.layers.0.self_attn.q_proj."
         "lora_A.default.weight, base_model.model.model.layers.0.self_attn.q_proj.lora_B.default."
@@ -348,7 +348,7 @@ def test_peft(tmp_path: Path) -> None:
     passport(adapted, layout=peft_layout()).save(tmp_path / "merged.json")
     adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
     found = compared(tmp_path / "merged", tmp_path / "merged.json")
-    assert found.status == "equal", lines_of(found)
+    assert found.status == "equal", format_lines(found)
     found = compared(tmp_path / "hf", tmp_path / "merged.json")
     assert len(found.findings) == 4
 
@@ -388,7 +388,7 @@ def test_experts_that_were_loaded_transposed(
     assert main([*words, "-o", str(tmp_path / "legacy.json"), "--quiet"]) == 0
     passport(model).save(tmp_path / "model.json")
     found = compared(tmp_path / "model.json", tmp_path / "legacy.json")
-    assert found.status == "equal", lines_of(found)
+    assert found.status == "equal", format_lines(found)
 
     found = compared(tmp_path / "legacy.json", tmp_path / "loaded.json")
     assert [(one.kind, one.name) for one in found.findings] == [
@@ -407,7 +407,7 @@ def test_pieces_of_a_transposed_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     layout = transposed_layout(["x"])
     a = read_weights(str(tmp_path / "x.safetensors"), None, layout)
     found = compare_weights(a, read_weights(str(tmp_path / "x.json")))
-    assert found.status == "equal", lines_of(found)
+    assert found.status == "equal", format_lines(found)
     with pytest.raises(ValueError, match=r"y of shape \[3\] does not fit .* no two dimensions"):
         passport({"y": value[0, 0, :3]}, layout=transposed_layout(["y"]))
 

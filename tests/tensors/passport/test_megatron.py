@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from my_utils.cli.command import main
 from my_utils.tensors.passport import compare_weights, megatron_layout, read_weights
-from my_utils.tensors.passport.compare import ComparedData, lines_of
+from my_utils.tensors.passport.compare import ComparedData, format_lines
 from my_utils.tensors.passport.layouts import Layout
 
 from ...support.ranks import Ranks
@@ -122,13 +122,13 @@ def test_stages_and_torch_dist(tmp_path: Path, capsys: pytest.CaptureFixture[str
         sides = {"pp": Layout("", []), "dist": layout}
         for side, rules in sides.items():
             found = compared(plain, tmp_path / f"{kind}_{side}", rules)
-            assert (found.status, found.equal) == ("equal", count), lines_of(found)
+            assert (found.status, found.equal) == ("equal", count), format_lines(found)
 
         state[name][17, 5] += 1
         save_file(state, plain)
         for side, rules in sides.items():
             found = compared(plain, tmp_path / f"{kind}_{side}", rules)
-            assert [finding.name for finding in found.findings] == [name], lines_of(found)
+            assert [finding.name for finding in found.findings] == [name], format_lines(found)
 
         words = [str(plain), str(tmp_path / f"{kind}_dist"), "--map", f"megatron:{config}"]
         assert main(["passport", "diff", *words, "--quiet"]) == 1

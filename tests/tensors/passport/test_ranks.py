@@ -10,7 +10,7 @@ import torch
 
 from my_utils.tensors import passport
 from my_utils.tensors.passport.checkpoints import read_weights
-from my_utils.tensors.passport.compare import ComparedData, compare_weights, lines_of
+from my_utils.tensors.passport.compare import ComparedData, compare_weights, format_lines
 
 from ...support.ranks import Ranks
 
@@ -111,7 +111,7 @@ def check_equal(folder: Path, names: list[str]) -> None:
     one = whole(folder)
     for name in names:
         found = compared(one, folder / name)
-        assert found.status == "equal", (name, lines_of(found))
+        assert found.status == "equal", (name, format_lines(found))
         assert found.equal == 11, name
 
 

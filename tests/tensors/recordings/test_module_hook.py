@@ -1114,7 +1114,7 @@ def test_rows_that_wait_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = recorder_facts._DeviceRows()
     for count in (10, 4, 1):
         given = [torch.randn(i + 1) for i in range(count)]
-        metas = [recorder_facts.meta_of(str(i), x) for i, x in enumerate(given)]
+        metas = [recorder_facts.describe_tensor(str(i), x) for i, x in enumerate(given)]
         for meta, x in zip(metas, given, strict=True):
             rows.add_hash(meta, x)
             rows.add_stats(meta, x)

@@ -235,7 +235,9 @@ def test_op_adds_nothing_to_the_graph_for_what_is_not_recorded() -> None:
     added: list[str] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
-        added.extend(str(node.target) for node in graph.graph.nodes if "my_utils" in str(node.target))
+        added.extend(
+            str(node.target) for node in graph.graph.nodes if "my_utils" in str(node.target)
+        )
         return graph.forward
 
     model = Net()

@@ -78,13 +78,13 @@ class HostMemory:
             return None
         import numpy as np
 
-        from ...verdict.memory import growth_of
+        from ...verdict.memory import find_growth
 
         used = np.array([[fill.used for _, fill in self._samples]])
         newest = self._samples[-1][1]
         if used[0, -1] - used[0, 0] < GROWN_LEAST * newest.limit:
             return None
-        growth = growth_of({"rss_bytes": used}, np.arange(used.size))
+        growth = find_growth({"rss_bytes": used}, np.arange(used.size))
         if growth is None:
             return None
         took_s = self._samples[-1][0] - self._samples[0][0]

@@ -139,7 +139,7 @@ class _Graph:
         return sorted(found - set(ranks))
 
 
-def _kinds_of(group: Group, seq: int) -> dict[str, list[int]]:
+def _group_by_kind(group: Group, seq: int) -> dict[str, list[int]]:
     kinds: dict[str, list[int]] = {}
     for rank, calls in group.calls.items():
         if kind := calls.kinds.get(seq):

@@ -47,7 +47,7 @@ class Meeting:
         return ways == {*_PEER_CALLS} and self.members == other.members
 
 
-def meeting_of(rank: Rank, usual: Usual) -> Meeting | None:
+def find_meeting(rank: Rank, usual: Usual) -> Meeting | None:
     """Where the main thread waits for other ranks, or may; None where it does not."""
     if rank.call is not None:
         name = rank.call.name.removeprefix(WAIT)

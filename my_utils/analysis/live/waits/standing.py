@@ -19,9 +19,9 @@ from .graph import last_parts
 from .places import (
     Meeting,
     Usual,
+    find_meeting,
     is_behind,
     is_odd,
-    meeting_of,
     news_ns,
     stack_text,
     takes_long,
@@ -90,7 +90,7 @@ class Standing:
         self.ranks = [rank for rank in ranks if rank.worker == 0]
         self._by_number = {rank.rank: rank for rank in self.ranks}
         self._alive = [rank for rank in self.ranks if rank.alive]
-        self._meetings = {one.label: meeting_of(one, self._usual) for one in self._alive}
+        self._meetings = {one.label: find_meeting(one, self._usual) for one in self._alive}
         self._places = self._find_places()
         waiting = [one for one in self._places if one.meeting and one.stuck]
         working = [one for one in self._alive if self._meetings[one.label] is None]

@@ -45,7 +45,7 @@ def converted(data: object, kind: type[_T]) -> _T:
     return msgspec.convert(data, kind)
 
 
-def response_of(data: bytes | str) -> Response | None:
+def parse_response(data: bytes | str) -> Response | None:
     """The response, with the fields of later versions; None for anything else."""
     try:
         fields = decoded(data, dict[str, Any])

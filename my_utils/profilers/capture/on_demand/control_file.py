@@ -174,7 +174,7 @@ def new_id() -> str:
 
 def read_requests(text: bytes) -> list[Request | RequestError]:
     """The requests of a control file, broken ones as errors; RequestError for any other text."""
-    content = _content_of(text)
+    content = _parse(text)
     if content.version != VERSION:
         raise RequestError(f"it has version {content.version}, and this process reads {VERSION}")
     found: list[Request | RequestError] = []
@@ -186,7 +186,7 @@ def read_requests(text: bytes) -> list[Request | RequestError]:
     return found
 
 
-def _content_of(text: bytes) -> "ControlFile":
+def _parse(text: bytes) -> "ControlFile":
     from ....core.checked_json import Damaged, Foreign, decoded
     from .control_data import ControlFile, Kind
 
@@ -264,7 +264,7 @@ def _kept_in(path: Path) -> tuple[_Requests, list[str]]:
     try:
         with open(path, "rb", opener=_open_trusted) as file:
             text = file.read(CONTROL_BYTES_MAX)
-        stacks = _content_of(text).stacks
+        stacks = _parse(text).stacks
     except (OSError, RequestError):
         return [], []
     try:
@@ -321,6 +321,6 @@ def read_response(path: Path) -> "Response | None":
             data = file.read(RESPONSE_BYTES_MAX)
     except OSError:
         return None
-    from .control_data import response_of
+    from .control_data import parse_response
 
-    return response_of(data)
+    return parse_response(data)

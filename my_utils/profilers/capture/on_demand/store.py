@@ -155,13 +155,13 @@ class StoreChannel(Channel):
         return request.rank_numbers()
 
     def read(self, id: str, ranks: Sequence[int], *, over: bool = False) -> dict[int, Response]:
-        from .control_data import response_of
+        from .control_data import parse_response
 
         found: dict[int, Response] = {}
         try:
             for rank in ranks:
                 key = _key("answer", id, rank)
-                if self.store.check([key]) and (response := response_of(self.store.get(key))):
+                if self.store.check([key]) and (response := parse_response(self.store.get(key))):
                     found[rank] = response
         except RuntimeError as error:
             raise ConnectionError("the store of the job is gone") from error

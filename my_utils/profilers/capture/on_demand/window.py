@@ -64,7 +64,7 @@ class _Profiler:
 
     def close(self) -> list[str]:
         self.backend.stop_window(self.name)
-        files = _files_of(self.backend)
+        files = _list_files(self.backend)
         if not files and self.request.backend in ("torch", "memory"):
             raise _Refused("the profiler was taken away, and wrote nothing; the log may say why")
         return files
@@ -79,12 +79,12 @@ def _need_cuda() -> None:
         raise _Refused("CUDA is not available")
 
 
-def _files_of(backend: object) -> list[str]:
+def _list_files(backend: object) -> list[str]:
     found: list[object] = []
     for name in ("traces", "snapshots"):
         found += getattr(backend, name, None) or []
     for part in getattr(backend, "backends", None) or []:
-        found += _files_of(part)
+        found += _list_files(part)
     return [os.path.abspath(os.fspath(path)) for path in found]  # type: ignore[call-overload]
 
 
@@ -118,7 +118,7 @@ class _Controllers:
                 controller.outcomes.pop(self.id, None)
                 controller.arm(self.spec)
                 self.armed.append(controller)
-                self.files_before.append(_files_of(controller.backend))
+                self.files_before.append(_list_files(controller.backend))
         except (TypeError, ValueError, RuntimeError) as error:
             self.disarm()
             raise _Refused(str(error)) from error
@@ -149,7 +149,7 @@ class _Controllers:
         outcomes = self.disarm() | self.outcomes
         files: list[str] = []
         for controller, before in zip(self.armed, self.files_before, strict=True):
-            files += _files_of(controller.backend)[len(before) :]
+            files += _list_files(controller.backend)[len(before) :]
         if outcomes == {"disarmed"}:
             names = ", ".join(self.spec["start_profile_names"])
             raise _Refused(f"none of {names} was called in these steps, or none that fits")

@@ -58,7 +58,7 @@ class Acknowledgement:
         return f"{text} ({self.detail})" if self.detail else text
 
 
-def targets_of(group: Any) -> list[Target]:
+def list_targets(group: Any) -> list[Target]:
     """A group as what is called: each of a list by itself, with its place as its rank."""
     if isinstance(group, list | tuple):
         return [Target(worker, rank, _key(worker)) for rank, worker in enumerate(group)]
@@ -137,9 +137,9 @@ def _running(answer: Any) -> Any:
 def _acknowledged(call: _Call, answer: Any, deadline: float, timeout_s: float) -> Acknowledgement:
     target, roles, _ = call
     if not isinstance(answer, list | tuple):
-        found = value_of(answer, deadline, timeout_s)
+        found = await_value(answer, deadline, timeout_s)
         return Acknowledgement(roles, target.worker, *found)
-    all_found = [value_of(one, deadline, timeout_s) for one in answer]
+    all_found = [await_value(one, deadline, timeout_s) for one in answer]
     worst = max((status for status, _, _ in all_found), key=_WORSE.index, default="armed")
     detail = "; ".join(
         f"worker {place} {status}: {text}"
@@ -152,7 +152,7 @@ def _acknowledged(call: _Call, answer: Any, deadline: float, timeout_s: float) -
 _WORSE = ("armed", "busy", "failed", "dead")
 
 
-def value_of(answer: Any, deadline: float, timeout_s: float) -> tuple[str, str, Any]:
+def await_value(answer: Any, deadline: float, timeout_s: float) -> tuple[str, str, Any]:
     """(status, detail, value) of one worker's answer."""
     try:
         if isinstance(answer, Exception):

@@ -223,7 +223,7 @@ class _Reader:
         try:
             return msgspec.convert(value, schema)
         except msgspec.ValidationError as error:
-            path, message = _parts_of(str(error))
+            path, message = _split_message(str(error))
             raise self.wrong((*at, *path), message) from None
 
     def plan(self) -> Plan:
@@ -331,13 +331,13 @@ class _Reader:
         items = value if isinstance(value, list) else [] if value is None else [value]
         for number, item in enumerate(items):
             at: _Path = ("steps", number) if isinstance(value, list) else ("steps",)
-            steps = self._steps_of(item, at)
+            steps = self._read_steps(item, at)
             if steps.last is not None and steps.last < steps.first:
                 message = f"the last step, {steps.last}, is before the first, {steps.first}"
                 raise self.wrong(at, message)
             yield steps
 
-    def _steps_of(self, item: int | str | _StepsSchema, at: _Path) -> Steps:
+    def _read_steps(self, item: int | str | _StepsSchema, at: _Path) -> Steps:
         if isinstance(item, int):
             return Steps(item, item)
         if isinstance(item, str):
@@ -368,7 +368,7 @@ def _field(path: _Path) -> str:
     return text.removeprefix(".")
 
 
-def _parts_of(message: str) -> tuple[_Path, str]:
+def _split_message(message: str) -> tuple[_Path, str]:
     """The path and the text of what msgspec says: "Expected `int`, got `str` - at `$.a[0]`"."""
     text, _, place = message.partition(" - at `")
     path: list[str | int] = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....core.public import public
-from .calls import Target, started, value_of
+from .calls import Target, await_value, started
 
 METHOD = "capture_outcomes"
 NOT_FINAL = ("armed", "open", "busy")
@@ -75,11 +75,11 @@ class Sent:
         answers = self.answer if several else [self.answer]
         found: list[Outcome] = []
         for place, answer in enumerate(answers):
-            found += self._outcomes_of(answer, deadline, place if several else None)
+            found += self._collect(answer, deadline, place if several else None)
         return found
 
-    def _outcomes_of(self, answer: Any, deadline: float, place: int | None) -> list[Outcome]:
-        status, detail, value = value_of(answer, deadline, self.timeout_s)
+    def _collect(self, answer: Any, deadline: float, place: int | None) -> list[Outcome]:
+        status, detail, value = await_value(answer, deadline, self.timeout_s)
         if not isinstance(value, dict):
             known = status if status in ("busy", "dead") else "unknown"
             return [self._outcome(name, known, detail, place) for name in self.ids]

@@ -36,7 +36,7 @@ from ....core.extras import require
 from ....core.public import public
 from ....core.reprs import short_repr
 from ....core.warnings import warn_once
-from .calls import Acknowledgement, Target, call_targets, targets_of
+from .calls import Acknowledgement, Target, call_targets, list_targets
 from .finish import METHOD as FINISH_METHOD, finish_request
 from .outcomes import Outcome, Sent
 from .steps import is_chosen, last_in_a_row, ranks_together
@@ -189,7 +189,7 @@ class ProfileManager:
             return []
         if self._plan.continuous and self._is_chosen(it - 1):
             return []
-        return [spec for role in self._plan.roles for spec in self._specs_of(role, it, count)]
+        return [spec for role in self._plan.roles for spec in self._make_specs(role, it, count)]
 
     def arm_iter(
         self, it: int, num_microbatches: int | None, wg_by_role: Mapping[str, Any]
@@ -222,7 +222,7 @@ class ProfileManager:
         self._covered_to = self._last_of(it)
         if self._plan.finish is not None and self._covered_to == self._plan.last_step:
             groups = [group for group in wg_by_role.values() if group is not None]
-            targets = {target.key: target for group in groups for target in targets_of(group)}
+            targets = {target.key: target for group in groups for target in list_targets(group)}
             self._to_finish = list(targets.values())
         shared, missing = self._targets(wg_by_role)
         calls = [
@@ -249,7 +249,7 @@ class ProfileManager:
             if group is None:
                 missing.append(Acknowledgement((role.name,), None, "missing", "it has no workers"))
                 continue
-            chosen = [target for target in targets_of(group) if _is_for(role, target)]
+            chosen = [target for target in list_targets(group) if _is_for(role, target)]
             if not chosen:
                 detail = f"none of its ranks is among {len(group)} workers"
                 missing.append(Acknowledgement((role.name,), group, "missing", detail))
@@ -339,7 +339,7 @@ class ProfileManager:
 
     # --- specs ---
 
-    def _specs_of(self, role: Role, it: int, count: int | None) -> list[Spec]:
+    def _make_specs(self, role: Role, it: int, count: int | None) -> list[Spec]:
         if role.schedule is not None and count is not None:
             return [self._group(role, it, *group) for group in role.schedule.groups(count)]
         if not role.discrete:
@@ -350,7 +350,9 @@ class ProfileManager:
             for number in self._micro_batches(role, count)
         ]
         return [
-            self._spec(_window_id(it, it, _function_of(role, call), call.micro_batch), [role], call)
+            self._spec(
+                _window_id(it, it, _name_function(role, call), call.micro_batch), [role], call
+            )
             for call in calls
         ]
 
@@ -401,7 +403,7 @@ class ProfileManager:
         specs = [self._whole_step(whole, it, count)] if whole else []
         for role in roles:
             if role not in whole:
-                specs += self._specs_of(role, it, count)
+                specs += self._make_specs(role, it, count)
         if target.rank is not None:
             for spec in specs:
                 spec["ranks"] = None
@@ -435,7 +437,7 @@ def _is_for(chosen: Role | Finish, target: Target) -> bool:
     return target.rank is None or chosen.ranks is None or target.rank in chosen.ranks
 
 
-def _function_of(role: Role, call: _Call) -> str:
+def _name_function(role: Role, call: _Call) -> str:
     """Its name, with the role's name before it unless it begins so."""
     name = call.function
     return name if name.startswith(f"{role.name}.") else f"{role.name}.{name}"

@@ -54,7 +54,7 @@ def draw(
 ) -> None:
     """Draws the panels that have samples. `peaks` are `Peak`s by the name of their figure."""
     shown = [
-        (panel, chosen) for panel in _PANELS if (chosen := _figures_of(panel, figures, series))
+        (panel, chosen) for panel in _PANELS if (chosen := _choose_figures(panel, figures, series))
     ]
     rows = max(len(shown), 1)
     picture.set_size_inches(11, 1.2 + 1.6 * rows)
@@ -71,7 +71,7 @@ def draw(
     axes[-1].set_xlabel(unit)
 
 
-def _figures_of(panel: _Panel, figures: Sequence[Figure], series: Series) -> list[Figure]:
+def _choose_figures(panel: _Panel, figures: Sequence[Figure], series: Series) -> list[Figure]:
     """Those with samples. Of torch's memory on several GPUs, those in use."""
     chosen = [
         figure
