@@ -532,13 +532,14 @@ def _alerting(options: _Options, place: Place, report: Path | None) -> Alerting 
 def _sender(options: _Options, place: Place, report: Path | None) -> Sender | None:
     if options.to is None:
         return None
+    from ..core.run_files.stores import shown
     from .sender import Sender
 
     try:
         if report is not None:  # else a line has said that no process can report where it writes
             return Sender(options.to, report, place.run_id, quiet=options.quiet)
     except OSError as error:
-        print_lines([f"my_utils run: nothing is sent to {options.to}: {error.strerror}"])
+        print_lines([f"my_utils run: nothing is sent to {shown(options.to)}: {error.strerror}"])
     return None
 
 

@@ -41,7 +41,7 @@ class Reported:
     failures: list[str] = field(default_factory=list)
 
     def places(self) -> list[str]:
-        """The folders, each once, those of the lowest ranks first."""
+        """The folders, each once, in the order of the pids."""
         return list(dict.fromkeys(self.folders[pid] for pid in sorted(self.folders)))
 
     def agreed_places(self) -> list[str]:

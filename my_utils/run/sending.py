@@ -48,6 +48,7 @@ from .report_file import read_reports
 NICE = 5  # more, and on a host whose cores are all busy nothing would be sent
 FIRST_S = 2.0  # between looks at the reports, until a rank has its files
 TIMES_ITS_COST = 100.0
+WAIT_MAX_S = 2 * EVERY_S  # readers take a host for silent after FRESH_S, 2.5 times that
 TURN_S = 20.0  # after which the rest waits for the next turn, so that heartbeats come through
 WHOLE_BYTES_MAX = 64 << 20
 NAMES_MAX = 100_000  # of a folder
@@ -133,7 +134,11 @@ class Sending:
             if not self._has_warned:
                 self._has_warned = True
                 print_lines([self._warning()])
-        self.missing = sum(_missing(folder, self._ranks, over) for folder in self._folders.values())
+        for folder in self._folders.values():
+            try:
+                self.missing += _missing(folder, self._ranks, over)
+            except OSError as error:  # it cannot be listed
+                self.error = self.error or describe_error(error)
 
     def _warning(self) -> str:
         to = shown(self._address)
@@ -173,7 +178,8 @@ class _Turn:
             for path in growing:
                 self._send_growing(path)
         finally:
-            self._send_list(list(whole), growing)
+            # Looked for again: a CSV that got full meanwhile has another name.
+            self._send_list(list(whole), _found(self._folder.path, self._ranks, self._over)[1])
 
     def _send_whole(self, name: str, path: str) -> None:
         folder = self._folder
@@ -349,7 +355,8 @@ def main() -> None:
         if not sending.has_ranks():
             continue
         sending.send(over=False)
-        wait_s = max(EVERY_S, TIMES_ITS_COST * (time.process_time() - began_s))
+        wait_s = TIMES_ITS_COST * (time.process_time() - began_s)
+        wait_s = min(max(EVERY_S, wait_s), WAIT_MAX_S)
     sending.send(over=True)
     if not int(quiet) or sending.missing or sending.error:
         print_lines([sending.result()])

@@ -120,10 +120,13 @@ static const int64_t second_ns = 1000000000, millisecond_ns = 1000000; /* below 
 /* Units of `unit_ns` nanoseconds, rounded once, to the nearest (a tie to even). False where that is
  * above time_ns_max, or no number. */
 static bool ns_of_double(double value, int64_t unit_ns, int64_t *out) {
+    if (!isfinite(value)) {
+        return false;
+    }
     int exponent;
     int64_t mantissa = (int64_t)ldexp(frexp(value, &exponent), MANTISSA_BITS);
     int shift = MANTISSA_BITS - exponent; /* value = mantissa / 2^shift */
-    if (!isfinite(value) || shift < 1) {
+    if (shift < 1) {
         return false;
     }
     if (shift > MANTISSA_BITS + UNIT_BITS + 1) {

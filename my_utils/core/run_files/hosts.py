@@ -98,7 +98,7 @@ def hosts_text(folders: Iterable[StrPath], now_s: float | None = None) -> str:
     paths = [path for folder in folders if is_of_a_host(path := os.fspath(folder))]
     found = [about for path in paths if (about := _read(path)) is not None]
     now_s = time.time() if now_s is None else now_s
-    has_ended = any(_has_ended(run) for run in {_read_run_id(path) for path in paths})
+    has_ended = any(_has_ended(run) for run in {_run_folder(path) for path in paths})
     late = [
         about
         for about in found
@@ -118,7 +118,7 @@ def is_over(folder: str, now_s: float) -> bool:
     about = _read(folder) if is_of_a_host(folder) else None
     if about is None:
         return False
-    return about.complete or (now_s - about.until > LAST_S and _has_ended(_read_run_id(folder)))
+    return about.complete or (now_s - about.until > LAST_S and _has_ended(_run_folder(folder)))
 
 
 def host_file(
@@ -140,7 +140,7 @@ def is_of_a_host(folder: str) -> bool:
     return os.path.basename(os.path.dirname(folder)) == HOSTS_FOLDER
 
 
-def _read_run_id(folder: str) -> str:
+def _run_folder(folder: str) -> str:
     return os.path.dirname(os.path.dirname(folder))
 
 

@@ -31,7 +31,17 @@ from ..report_file import Reported, read_reports
 from .meeting import BACKLOG
 from .receiving import HostFolder
 from .sending import Sending
-from .wire import Address, Connection, Frame, Refused, Request, Response, connected, parsed
+from .wire import (
+    MARKS_MAX,
+    Address,
+    Connection,
+    Frame,
+    Refused,
+    Request,
+    Response,
+    connected,
+    parsed,
+)
 
 PAUSE_S = 2.0  # between two turns of a host; a rank's heartbeat changes as often
 PAUSE_OF_EACH_S = 0.05  # so that rank 0's parent is idle, whatever the number of hosts
@@ -41,7 +51,7 @@ AT_END_S = 20.0  # in all
 QUIET_S = 5.0  # of that, without a sign of the others
 STRANGERS_MAX = 64  # connections that have proved nothing yet
 CONNECTIONS_MAX = 128  # each with a piece of half a megabyte at most
-PLACES_MAX = 16  # folders of a host
+PLACES_MAX = 256  # folders of a host
 ROWS_MAX = 256 << 20  # bytes of rows of a host
 ALL_ROWS_MAX = 8 << 30  # of all hosts
 MARK = ".my_utils.hosts."  # begins the name of an empty file in the folders of a receiver
@@ -79,12 +89,13 @@ class Parent:
         self._announced: set[Address] = set()
         # of a sender
         self._sending: dict[Path, Sending] = {}
+        self._numbers: dict[Path, int] = {}  # of the folders here, which keep them
         self._sent_to: Address | None = None
         self._shares_disk = False
         self._is_done = False
         self._sent_s: float | None = None
         # of a receiver, and of a meeting point
-        self._received: dict[tuple[str, int], HostFolder] = {}  # by sender, and its folder
+        self._received: dict[tuple[str, int, Path], HostFolder] = {}  # by sender, its folder, ours
         self._ranks_heard: set[int] = set()
         self._ranks_done: set[int] = set()
         self._marks: dict[Path, str] = {}
@@ -114,8 +125,9 @@ class Parent:
 
     @property
     def judges(self) -> bool:
-        """After `end`: whether rank 0 was here, or its host has not heard that this one is done."""
-        return self._leads or not self._is_done
+        """After `end`: whether rank 0 was here, or its host has not heard that this one is done.
+        Where they share a disk, that host has all, and does not wait for this one."""
+        return self._leads or not (self._is_done or self._shares_disk)
 
     # --- the thread ---
 
@@ -153,7 +165,9 @@ class Parent:
         """Sends what is new, or says where this one receives. The seconds until the next turn."""
         self._read_reports()
         if self._leads and 0 in self._ranks:
-            for meeting in [one for one in self._meetings if one not in self._announced]:
+            for meeting in [one for one in self._meetings[::-1] if one not in self._announced]:
+                if self._ended_s is not None and meeting is not self._meetings[-1]:
+                    break  # each may take ten seconds to say nothing
                 with contextlib.suppress(*_FAILURES):
                     await self._announce(meeting)
             return PAUSE_S if self._announced.issuperset(self._meetings) else SEARCH_S
@@ -188,7 +202,8 @@ class Parent:
             others = set(range(self._world_size)) - self._ranks
             heard = self._ranks_done if self._leads else self._ranks_heard
             serves = self._leads or any(server is not None for server in self._own.values())
-            is_over = (self._is_done or self._leads) and (not serves or heard >= others)
+            is_sent = self._is_done or self._leads or self._shares_disk
+            is_over = is_sent and (not serves or heard >= others)
             if is_over or time.monotonic() - self._heard_s > QUIET_S:
                 return
             await asyncio.sleep(SEARCH_S)
@@ -198,6 +213,8 @@ class Parent:
             _say(f"{self._turned_away} connections of strangers were closed")
         if self._is_full:
             _say("not all of other hosts was kept: no more space, or too much")
+        if len(self._numbers) > PLACES_MAX:
+            _say(f"{len(self._numbers) - PLACES_MAX} folders of this host were not sent: too many")
         if self._leads or self._is_done or self._shares_disk:
             return
         if self._sent_s is None:
@@ -212,7 +229,8 @@ class Parent:
         self._world_size = message.world_size
         if meeting not in self._meetings:  # the ranks have started again
             self._meetings.append(meeting)
-            self._ranks.clear()
+            for known in (self._ranks, self._ranks_heard, self._ranks_done):
+                known.clear()
         self._ranks.add(message.rank)
         if message.rank == 0:
             self._leads, self._leader = True, None
@@ -271,13 +289,15 @@ class Parent:
             places = [Path(place) for place in self._reported.places()]
             mine = [place for place in places if not _has_any(place, found.marks)]
             self._shares_disk = bool(places) and not mine
-            for number, place in enumerate(mine[:PLACES_MAX]):
-                await self._send_folder(connection, place, hello, number, found.rows_max)
+            for place in mine:
+                number = self._numbers.setdefault(place, len(self._numbers))
+                if number < PLACES_MAX:
+                    await self._send_folder(connection, place, hello, number, found.rows_max)
             left_out = sum(one.left_out for one in self._sending.values())
             await connection.ask(
                 Request(
-                    "end", id=self._id, ranks=hello.ranks, newest=hello.newest, last=last,
-                    left_out=left_out, shared=self._shares_disk,
+                    "end", id=self._id, host=hello.host, ranks=hello.ranks, newest=hello.newest,
+                    last=last, left_out=left_out, shared=self._shares_disk,
                 )
             )  # fmt: skip
             self._sent_s = time.time()
@@ -378,18 +398,18 @@ class Parent:
                     self._marks[Path(place)] = mark
         hosts = max(self._world_size // max(len(self._reported.ranks), 1), 1)
         return Response(
-            marks=list(self._marks.values()),
+            marks=list(self._marks.values())[-MARKS_MAX:],
             pause_s=min(max(PAUSE_S, PAUSE_OF_EACH_S * hosts), PAUSE_MAX_S),
             rows_max=min(ROWS_MAX, ALL_ROWS_MAX // hosts),
         )
 
     def _take(self, request: Request, payload: bytes) -> Response:
         if request.do == "end":
-            for (sender, _), folder in self._received.items():
-                if sender == request.id:
-                    folder.note(request.ranks, request.left_out, complete=request.last)
             if request.last or request.shared:
                 self._ranks_done.update(request.newest)
+            for (sender, _, _), folder in self._received.items():
+                if sender == request.id:
+                    folder.note(request.ranks, request.left_out, complete=request.last)
             return Response()
         if request.do not in ("put", "drop"):
             raise Refused(f"no request: {request.do!r}")
@@ -402,14 +422,14 @@ class Parent:
         return Response(ok=ok)
 
     def _folder_of(self, request: Request) -> HostFolder:
-        key = request.id, request.place
+        if 0 not in self._reported.ranks:
+            raise Refused("the folder of rank 0 is not known")
+        run = Path(self._reported.folders[self._reported.ranks[0]])  # which may have moved
+        key = request.id, request.place, run
         if key not in self._received:
             if len(self._received) >= HOSTS_MAX or request.place >= PLACES_MAX:
                 raise Refused("too many hosts")
             rows_max = self._welcome().rows_max
-            if 0 not in self._reported.ranks:
-                raise Refused("the folder of rank 0 is not known")
-            run = Path(self._reported.folders[self._reported.ranks[0]])
             self._received[key] = HostFolder(run, request.host, request.id, request.place, rows_max)
         return self._received[key]
 

@@ -107,14 +107,10 @@ class Sending:
                 size = os.stat(self._folder / name).st_size
             except OSError:
                 continue
-            if ".part" not in name:
+            if ".part" not in name or most >= max(min(size, 2 * HEAD), 1):
                 yield from self._newest(name, most)
-            elif size <= most:
-                yield from self._grown(name)
-            else:
-                size = max(size, most)  # older ones have no space either: no gap in between
-                if name in self._sent:
-                    yield self._dropped(name)
+            elif name in self._sent:
+                yield self._dropped(name)
             most = max(most - size, 0)
 
     def _dropped(self, name: str) -> Piece:
@@ -159,7 +155,10 @@ class Sending:
             found = os.fstat(file)
             stamp = found.st_size, found.st_mtime_ns
             is_known = known is not None and known.stamp == stamp
-            if is_known or found.st_size > WHOLE_MAX or not _is_whole(name, file):
+            if is_known or not _is_whole(name, file):
+                return
+            if found.st_size > WHOLE_MAX:
+                self._left_out[name] = found.st_size
                 return
             sent = _Sent(0, 0)
             sent.stamp = stamp

@@ -24,6 +24,7 @@ CHUNK = 512 << 10
 NONCE = 32
 PROOF = 32
 RANKS_MAX = 4096
+MARKS_MAX = 1024  # which fit into a head
 
 _SIZES = struct.Struct("!4sII")
 _MAGIC = b"mu-1"
@@ -89,7 +90,7 @@ class Response(msgspec.Struct, omit_defaults=True):
 
     ok: bool = True
     leader: Address | None = None
-    marks: Annotated[list[_Text], msgspec.Meta(max_length=16)] = []
+    marks: Annotated[list[_Text], msgspec.Meta(max_length=MARKS_MAX)] = []
     pause_s: Annotated[float, msgspec.Meta(ge=0.0, le=600.0)] = 2.0
     rows_max: _Count = 0
 
