@@ -335,7 +335,7 @@ def one_file(**about: Any) -> bytes:
         {"name": "profile_rank_0.csv"},
         {"name": "run.json", "pieces": "a"},
         {"size": -1},
-        {"size": 1 << 40},
+        {"size": 1 << 41},
         {"written_ns": 1 << 70},
     ],
 )

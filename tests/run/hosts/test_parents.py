@@ -330,7 +330,7 @@ def test_a_member_that_asks_for_what_no_sender_asks_gains_nothing(
     requests = [
         wire.Request("put", id="f" * 16, name="../profile_rank_0.csv", fresh=True, last=True),
         wire.Request("put", id="../../evil", name="run.json", fresh=True, last=True),
-        wire.Request("put", id="f" * 16, place=99, name="run.json", fresh=True, last=True),
+        wire.Request("put", id="f" * 16, place=999, name="run.json", fresh=True, last=True),
         wire.Request("put", id="f" * 16, name="run.json", at=1 << 50),
         wire.Request("anything"),
     ]
