@@ -361,30 +361,70 @@ class TestWhoCannotAnswer:
         assert not (tmp_path / CONTROL_NAME).exists()
 
 
-def test_the_step_lies_ahead_of_ranks_that_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
+class Clock:
+    """Time that goes on in `sleep` alone, and ranks that step by it; rank 1 is slower."""
 
-    def step_of(rank: int) -> int:
-        return int((50 if rank == 0 else 10) * (now[0] - 1000)) + rank
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, period_s: float, phase: float) -> None:
+        self.now = self.begin = 1000.0
+        self.period_s = period_s
+        self.phase = phase  # the part of step 100 that is over
+        fake = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
+        monkeypatch.setattr(capture_steps, "time", fake)
+        monkeypatch.setattr(capture_steps, "survey", self.survey)
 
-    def look(log_dir: str, ranks: list[int]) -> capture_steps.Survey:
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def step_of(self, rank: int) -> int:
+        steps = (self.now - self.begin) / self.period_s + self.phase
+        return 100 + int(steps / 5 if rank == 1 else steps)
+
+    def seconds_until(self, step: int) -> float:
+        """Until rank 0 begins it."""
+        return self.begin + (step - 100 - self.phase) * self.period_s - self.now
+
+    def survey(self, log_dir: str, ranks: list[int]) -> capture_steps.Survey:
         found: Any = {
-            rank: SimpleNamespace(alive=True, source="journal", step=step_of(rank))
+            rank: SimpleNamespace(alive=True, source="journal", step=self.step_of(rank))
             for rank in ranks
         }
         return capture_steps.Survey(found, ranks)
 
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
+    def seen(self, id: str, ranks: list[int]) -> dict[int, capture_steps.Seen]:
+        """What ranks answer through a store."""
+        return {n: capture_steps.Seen(self.step_of(n), self.now, self.now) for n in ranks}
 
-    monkeypatch.setattr(capture_steps, "survey", look)
-    monkeypatch.setattr(
-        capture_steps, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-    )
-    for lead_s in (None, 4.0):
+
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.95])
+@pytest.mark.parametrize("period_s", [0.02, 0.3, 1.0, 3.0, 10.0, 30.0])
+class TestTheStepLiesAhead:
+    """By more than the lead, and not by much more, however long a step takes."""
+
+    @pytest.mark.parametrize("lead_s", [None, 10.0, 60.0])
+    def test_of_ranks_with_files(
+        self, monkeypatch: pytest.MonkeyPatch, period_s: float, phase: float, lead_s: float | None
+    ) -> None:
+        clock = Clock(monkeypatch, period_s, phase)
         first = capture_steps.step_ahead("", [0, 1], lead_s)
-        now[0] += lead_s or capture_steps.LEAD_LOCAL_S
-        assert first is not None and step_of(0) < first <= step_of(0) + 2
+        self.check(clock, first, lead_s or capture_steps.LEAD_LOCAL_S)
+
+    @pytest.mark.parametrize("lead_s", [None, 60.0])
+    def test_of_ranks_that_listen_to_a_store(
+        self, monkeypatch: pytest.MonkeyPatch, period_s: float, phase: float, lead_s: float | None
+    ) -> None:
+        distributed = pytest.importorskip("torch.distributed")
+        store = distributed.HashStore()
+        store.set(capture_store.WORLD, "2")
+        channel = capture_store.StoreChannel(store)
+        clock = Clock(monkeypatch, period_s, phase)
+        monkeypatch.setattr(channel, "_steps", clock.seen)
+        first = channel.step_ahead(Request(id="a", ranks=((0, 1),)), lead_s)
+        self.check(clock, first, lead_s or capture_store.LEAD_S)
+
+    def check(self, clock: Clock, first: int | None, lead_s: float) -> None:
+        assert first is not None
+        assert clock.now - clock.begin < lead_s + 1.0, "it takes no longer to find"
+        assert lead_s <= clock.seconds_until(first) < 2 * lead_s + 3 * clock.period_s
 
 
 # Ranks of one job that share nothing but torch's store. Half of them are reported to listen by the

@@ -25,7 +25,7 @@ class Channel(abc.ABC):
         """Sends the request, and returns it as it was sent.
 
         find_step: whether the window begins at a step ahead of all its ranks, which takes about a
-            second to find. lead_s: as for `request_capture`.
+            second to find, or as long as the lead. lead_s: as for `request_capture`.
         """
         if find_step:
             request = beginning_at(request, self.step_ahead(request, lead_s))

@@ -55,8 +55,8 @@ def request_capture(
     steps: the window closes that many calls of set_step after it opened. A call with the same
         number as the one before does not count.
     first_step: the number of the first step; "next": a step ahead of all these ranks, the same
-        for all, which takes about a second to find; "now": each rank's next step, which may not be
-        the same.
+        for all, which takes about a second to find, or as long as the lead where steps are slow;
+        "now": each rank's next step, which may not be the same.
     every, times: open `times` windows that begin `every` steps apart, which is more than `steps`,
         each with its own file. `first_step=4, every=10` begins at the next of 4, 14, 24 and so on;
         those that are over, or that a rank reads of too late, are left out. By default one window,

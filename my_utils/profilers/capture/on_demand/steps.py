@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,9 +15,12 @@ from ....core.run_files.state import Rank
 # adds its delay.
 LEAD_LOCAL_S = 1.5
 LEAD_REMOTE_S = 6.0
-# Between two polls of the ranks' speed. Heartbeats of other machines come every two seconds.
+# Between two polls of the ranks' speed, at first. Heartbeats of other machines come every two
+# seconds.
 SAMPLE_LOCAL_S = 0.7
 SAMPLE_REMOTE_S = 2.5
+APART_S = 0.3  # between two sights of a rank; the age of a heartbeat is known less well
+MOVES_ENOUGH = 4  # steps that a rank has moved on, after which its speed is known
 
 
 @dataclass
@@ -54,14 +57,13 @@ def step_ahead(log_dir: str, ranks: Sequence[int], lead_s: float | None = None) 
     """A step that none of the living ranks among these will have begun `lead_s` seconds from now.
 
     None when no rank has begun a step yet. Takes about a second, or three where ranks are on other
-    machines.
+    machines, and up to the lead where steps take longer than that.
     """
     there = survey(log_dir, ranks)
-    before = _seen(there)
-    remote = any(there.ranks[number].source != "journal" for number in before)
-    time.sleep(SAMPLE_REMOTE_S if remote else SAMPLE_LOCAL_S)
+    remote = any(there.ranks[number].source != "journal" for number in there.alive)
     lead = (LEAD_REMOTE_S if remote else LEAD_LOCAL_S) if lead_s is None else lead_s
-    return step_beyond(before, _seen(survey(log_dir, ranks)), lead)
+    sample = SAMPLE_REMOTE_S if remote else SAMPLE_LOCAL_S
+    return watched_step(_seen(there), lambda: _seen(survey(log_dir, ranks)), sample, lead)
 
 
 class Seen(NamedTuple):
@@ -73,21 +75,46 @@ class Seen(NamedTuple):
     known_s: float
 
 
-def step_beyond(before: Mapping[int, Seen], after: Mapping[int, Seen], lead_s: float) -> int | None:
+def watched_step(
+    before: Mapping[int, Seen],
+    look: Callable[[], Mapping[int, Seen]],
+    pause_s: float,
+    lead_s: float,
+) -> int | None:
     """A step that no rank will have begun `lead_s` seconds from now, if each goes on as fast as the
-    fastest; None when no rank is in `after`."""
+    fastest; None when no rank has begun a step.
+
+    look: sees the steps again. That happens after `pause_s` seconds, and then after longer and
+        longer pauses until the speed is known or `lead_s` is over: a rank that has not moved for
+        so long begins one step within the lead at most.
+    """
+    until = time.monotonic() + max(pause_s, lead_s)
+    while True:
+        time.sleep(min(pause_s, max(0.0, until - time.monotonic())))
+        after = look()
+        before = {**after, **before}
+        moved = max((after[n].step - before[n].step for n in after), default=0)
+        if not after or moved >= MOVES_ENOUGH or time.monotonic() >= until:
+            return _step_beyond(before, after, lead_s)
+        pause_s *= 2
+
+
+def _step_beyond(
+    before: Mapping[int, Seen], after: Mapping[int, Seen], lead_s: float
+) -> int | None:
     if not after:
         return None
-    speed = max((_speed(before[n], after[n]) for n in after if n in before), default=0.0)
+    speed = max(_speed(before[n], after[n]) for n in after)
     now = time.monotonic()
     furthest = max(seen.step + speed * max(0.0, now - seen.known_s) for seen in after.values())
     return math.floor(furthest) + max(2, math.ceil(speed * lead_s) + 1)
 
 
 def _speed(before: Seen, after: Seen) -> float:
-    """Steps a second."""
+    """Steps a second, at most: the next step may begin just after the rank was seen. 0 for a rank
+    that was not seen anew."""
     seconds = after.at_s - before.at_s
-    return max(0.0, (after.step - before.step) / seconds) if seconds > 0.05 else 0.0
+    return (max(0, after.step - before.step) + 1) / seconds if seconds > APART_S else 0.0
 
 
 def _seen(found: Survey) -> dict[int, Seen]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import datetime
+import itertools
 import json
 import logging
 import threading
@@ -24,7 +25,7 @@ from ....core.store import default_store, own_connection
 from ....record.stages.open_stages import where_now
 from .channel import Channel
 from .control_file import Request, RequestError
-from .steps import Seen, step_beyond
+from .steps import Seen, watched_step
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -121,13 +122,17 @@ class StoreChannel(Channel):
         return super().ask(request, find_step=find_step, lead_s=lead_s)
 
     def step_ahead(self, request: Request, lead_s: float | None) -> int | None:
-        """By two requests to the ranks for their steps."""
+        """By requests to the ranks for their steps."""
         assert self.world_size is not None
         ranks = [rank for rank in request.rank_numbers() if rank < self.world_size]
-        before = self._steps(f"{request.id}.a", ranks)
-        after = self._steps(f"{request.id}.b", list(before))
+        numbers = itertools.count()
+        before = self._steps(f"{request.id}.{next(numbers)}", ranks)
+
+        def look() -> dict[int, Seen]:
+            return self._steps(f"{request.id}.{next(numbers)}", list(before))
+
         lead = LEAD_S + _pause(len(ranks)) if lead_s is None else lead_s
-        return step_beyond(before, after, lead)
+        return watched_step(before, look, POLL_S, lead)
 
     def _steps(self, id: str, ranks: list[int]) -> dict[int, Seen]:
         reported: dict[int, Seen] = {}
