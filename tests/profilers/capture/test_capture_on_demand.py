@@ -390,7 +390,7 @@ class Clock:
         }
         return capture_steps.Survey(found, ranks)
 
-    def seen(self, id: str, ranks: list[int]) -> dict[int, capture_steps.Seen]:
+    def seen(self, id: str, ranks: list[int], tag: str | None) -> dict[int, capture_steps.Seen]:
         """What ranks answer through a store."""
         return {n: capture_steps.Seen(self.step_of(n), self.now, self.now) for n in ranks}
 
@@ -973,6 +973,46 @@ def replace(path: Path, content: bytes, owner: int | None = None) -> None:
 class Broken(CaptureBackend):
     def start(self) -> None:
         raise RuntimeError("no such device")
+
+
+class TestTimersOfATag:
+    """One that is asked for counts alone, however far others in the process are."""
+
+    @pytest.fixture
+    def timers(self, here: Here) -> Iterator[MyTimer]:
+        """`here.timer` has the tag train."""
+        here.timer.set_step(150)
+        further = MyTimer(tag="eval")
+        further.set_step(5000)
+        yield further
+
+    def test_the_first_step_is_ahead_of_it(self, here: Here, timers: MyTimer) -> None:
+        asked = {"first_step": "next", "lead_s": 0.1}
+        assert here.request(**asked, tag="train").first_step == 152
+        assert here.request(**asked, tag="eval").first_step == 5002
+        assert here.request(**asked, tag="trian").first_step is None
+
+    def test_through_a_store_too(self, here: Here, timers: MyTimer) -> None:
+        distributed = pytest.importorskip("torch.distributed")
+        store = distributed.HashStore()
+        listener = capture_store.Listener(store, 0, 1, lambda item: None)
+        listener.pause = 0.01
+        channel = capture_store.StoreChannel(store)
+        try:
+            for tag, first in (("train", 152), ("eval", 5002), (None, 5002)):
+                request = Request(id=f"by-{tag}", ranks=((0, 0),), tag=tag)
+                assert channel.step_ahead(request, 0.1) == first
+        finally:
+            listener.end()
+
+    def test_why_it_did_not_answer(self, here: Here, timers: MyTimer) -> None:
+        for tag, place in (
+            ("train", "it is at step 150 of the timer 'train'"),
+            ("trian", "it has begun no step of the timer 'trian'"),
+        ):
+            request = here.request(tag=tag, ranks=0, first_step=200)
+            answer = capture.wait_for_capture(request, here.folder, timeout_s=0)[0]
+            assert answer["reason"].startswith(f"no answer in time; {place}; does its timer")
 
 
 class TestOtherProfilers:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ....core.ranges import ranges_text
 from .control_file import Request, add_request, read_response, response_path
 from .result import FINAL_STATES, Response
-from .steps import Survey, step_ahead, survey
+from .steps import Survey, furthest_step, step_ahead, survey
 
 SURVEY_S = 1.0  # journals are large
 
@@ -46,7 +46,7 @@ class Channel(abc.ABC):
                 continue
             reason = self.why_none(request, rank)
             if over and not reason:
-                reason = _why_late(response, self.where(rank), request)
+                reason = _why_late(response, self.where(request, rank), request)
             if reason:
                 found[rank] = {
                     "state": "failed", "reason": reason, "files": [], "opened_at_step": None,
@@ -55,8 +55,8 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def step_ahead(self, request: Request, lead_s: float | None) -> int | None:
-        """A step that none of its ranks will have begun in `lead_s` seconds; None if none has begun
-        any."""
+        """A step that none of its ranks will have begun in `lead_s` seconds, by the timers with its
+        tag; None if none has begun any."""
 
     @abc.abstractmethod
     def send(self, request: Request) -> None:
@@ -74,7 +74,7 @@ class Channel(abc.ABC):
     def why_none(self, request: Request, rank: int) -> str:
         """Why the rank will not respond; "" if it may."""
 
-    def where(self, rank: int) -> str:
+    def where(self, request: Request, rank: int) -> str:
         """Where the rank is, as the end of a sentence; "" if that is not known."""
         return ""
 
@@ -89,7 +89,8 @@ class Folder(Channel):
 
     def step_ahead(self, request: Request, lead_s: float | None) -> int | None:
         chosen = None if request.ranks is None else request.rank_numbers()
-        return step_ahead(self.log_dir, survey(self.log_dir, chosen).asked, lead_s)
+        asked = survey(self.log_dir, chosen).asked
+        return step_ahead(self.log_dir, asked, lead_s, request.tag)
 
     def send(self, request: Request) -> None:
         add_request(Path(self.log_dir), request)
@@ -113,12 +114,16 @@ class Folder(Channel):
         may_begin = request.at_start or rank in self.there.alive
         return "" if may_begin else self.there.why_not(rank)
 
-    def where(self, rank: int) -> str:
+    def where(self, request: Request, rank: int) -> str:
         known = self.there.ranks.get(rank)
         if known is None:
             return ""
         stack = " > ".join(known.stack)
-        return f"; it is at step {known.step}" + (f", in {stack}" if stack else "")
+        step = furthest_step(known, request.tag)
+        place = f"; it is at step {step}" if step is not None else "; it has begun no step"
+        if request.tag is not None:
+            place += f" of the timer {request.tag!r}"
+        return place + (f", in {stack}" if stack else "")
 
 
 def responses(

@@ -30,9 +30,11 @@ class ControlFile(msgspec.Struct):
 
 
 class StoreMessage(msgspec.Struct):
-    """What is put into the store: which step a rank is at, or a request."""
+    """What is put into the store: the question which step a rank is at, by the timers with the
+    tag, or a request."""
 
     step_request: str | None = msgspec.field(default=None, name="question")
+    tag: str | None = None
     request: Any = msgspec.UNSET
 
     @property

@@ -53,8 +53,12 @@ def survey(log_dir: str, ranks: Collection[int] | None = None) -> Survey:
     return Survey(found, asked)
 
 
-def step_ahead(log_dir: str, ranks: Sequence[int], lead_s: float | None = None) -> int | None:
+def step_ahead(
+    log_dir: str, ranks: Sequence[int], lead_s: float | None = None, tag: str | None = None
+) -> int | None:
     """A step that none of the living ranks among these will have begun `lead_s` seconds from now.
+
+    tag: of the timers whose steps count, as for `furthest_step`.
 
     None when no rank has begun a step yet. Takes about a second, or three where ranks are on other
     machines, and up to the lead where steps take longer than that.
@@ -63,7 +67,16 @@ def step_ahead(log_dir: str, ranks: Sequence[int], lead_s: float | None = None) 
     remote = any(there.ranks[number].source != "journal" for number in there.alive)
     lead = (LEAD_REMOTE_S if remote else LEAD_LOCAL_S) if lead_s is None else lead_s
     sample = SAMPLE_REMOTE_S if remote else SAMPLE_LOCAL_S
-    return watched_step(_seen(there), lambda: _seen(survey(log_dir, ranks)), sample, lead)
+    before = _seen(there, tag)
+    return watched_step(before, lambda: _seen(survey(log_dir, ranks), tag), sample, lead)
+
+
+def furthest_step(rank: Rank, tag: str | None) -> int | None:
+    """The step of the rank's timers with this tag, the furthest of them; without a tag that of its
+    main thread. None if none has begun a step."""
+    if tag is None:
+        return rank.step
+    return max((thread.step for thread in rank.threads if thread.tag == tag), default=None)
 
 
 class Seen(NamedTuple):
@@ -117,13 +130,13 @@ def _speed(before: Seen, after: Seen) -> float:
     return (max(0, after.step - before.step) + 1) / seconds if seconds > APART_S else 0.0
 
 
-def _seen(found: Survey) -> dict[int, Seen]:
+def _seen(found: Survey, tag: str | None) -> dict[int, Seen]:
     now = time.monotonic()
     known: dict[int, Seen] = {}
     for number in found.alive:
         rank = found.ranks[number]
         # What a heartbeat says may be two seconds old.
         age = 0.0 if rank.source == "journal" else rank.beat_age_s or 0.0
-        if rank.step is not None:
-            known[number] = Seen(rank.step, now - age, now - age)
+        if (step := furthest_step(rank, tag)) is not None:
+            known[number] = Seen(step, now - age, now - age)
     return known

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .... import _core
 from ....core.extras import needs_torch
 from ....core.process_end import join_within
 from ....core.store import default_store, own_connection
@@ -126,19 +127,19 @@ class StoreChannel(Channel):
         assert self.world_size is not None
         ranks = [rank for rank in request.rank_numbers() if rank < self.world_size]
         numbers = itertools.count()
-        before = self._steps(f"{request.id}.{next(numbers)}", ranks)
+        before = self._steps(f"{request.id}.{next(numbers)}", ranks, request.tag)
 
         def look() -> dict[int, Seen]:
-            return self._steps(f"{request.id}.{next(numbers)}", list(before))
+            return self._steps(f"{request.id}.{next(numbers)}", list(before), request.tag)
 
         lead = LEAD_S + _pause(len(ranks)) if lead_s is None else lead_s
         return watched_step(before, look, POLL_S, lead)
 
-    def _steps(self, id: str, ranks: list[int]) -> dict[int, Seen]:
+    def _steps(self, id: str, ranks: list[int], tag: str | None) -> dict[int, Seen]:
         reported: dict[int, Seen] = {}
         if not ranks:
             return reported
-        self._put({"question": id})
+        self._put({"question": id, "tag": tag})
         end = time.monotonic() + ANSWER_S
         while len(reported) < len(ranks) and time.monotonic() < end:
             for rank in ranks:
@@ -183,6 +184,14 @@ class StoreChannel(Channel):
 def _pause(world_size: int) -> float:
     """Seconds between two polls of a rank."""
     return max(POLL_S, world_size / POLLS_A_SECOND_MAX)
+
+
+def _step_now(tag: str | None) -> int | None:
+    """The step of this process's timers with the tag, as `furthest_step` has it from outside."""
+    if tag is None:
+        return where_now().step
+    found = (step for _, own_tag, step, _ in _core.open_stages() if own_tag == tag)
+    return max(found, default=None)
 
 
 class Listener:
@@ -261,7 +270,7 @@ class Listener:
 
     def _hear(self, content: StoreMessage) -> None:
         request_id = content.step_request
-        if request_id is not None and (step := where_now().step) is not None:
+        if request_id is not None and (step := _step_now(content.tag)) is not None:
             self.store.set(_key("step", request_id, self.rank), json.dumps([step, time.time()]))
         if content.has_request:
             try:
