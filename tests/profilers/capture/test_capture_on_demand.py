@@ -987,10 +987,10 @@ class TestTimersOfATag:
         yield further
 
     def test_the_first_step_is_ahead_of_it(self, here: Here, timers: MyTimer) -> None:
-        asked = {"first_step": "next", "lead_s": 0.1}
-        assert here.request(**asked, tag="train").first_step == 152
-        assert here.request(**asked, tag="eval").first_step == 5002
-        assert here.request(**asked, tag="trian").first_step is None
+        for tag, step in (("train", 150), ("eval", 5000)):
+            first = here.request(first_step="next", lead_s=0.1, tag=tag).first_step
+            assert first is not None and step + 2 <= first < step + 100
+        assert here.request(first_step="next", tag="trian").first_step is None
 
     def test_through_a_store_too(self, here: Here, timers: MyTimer) -> None:
         distributed = pytest.importorskip("torch.distributed")
@@ -999,11 +999,29 @@ class TestTimersOfATag:
         listener.pause = 0.01
         channel = capture_store.StoreChannel(store)
         try:
-            for tag, first in (("train", 152), ("eval", 5002), (None, 5002)):
+            for tag, step in (("train", 150), ("eval", 5000), (None, 5000)):
                 request = Request(id=f"by-{tag}", ranks=((0, 0),), tag=tag)
-                assert channel.step_ahead(request, 0.1) == first
+                first = channel.step_ahead(request, 0.1)
+                assert first is not None and step + 2 <= first < step + 100
         finally:
             listener.end()
+
+    def test_a_step_that_was_over_when_another_one_read(self, here: Here, timers: MyTimer) -> None:
+        over, next_one, ahead = (
+            here.request(first_step=first, tag="eval") for first in (5000, 5001, 5003)
+        )
+        here.step_until_read(150, ahead)
+        states = []
+        for step in (5001, 5002, 5005):
+            timers.set_step(step)
+            states.append([here.state(request) for request in (over, next_one, ahead)])
+        assert states == [
+            ["failed", "open", "armed"],
+            ["failed", "done", "armed"],
+            ["failed", "done", "open"],
+        ]
+        reason = here.answer(over)["reason"]
+        assert reason == "step 5000 was over: the request was read at step 5001"
 
     def test_why_it_did_not_answer(self, here: Here, timers: MyTimer) -> None:
         for tag, place in (

@@ -65,6 +65,8 @@ class _Job:
             offered, self.offered = self.offered, []
             for item in offered:
                 self.take(item, timer, step)
+            for window in self.windows:
+                window.fails_late(timer, step)
             opening = [item for item in self.windows if item.opens_at(timer, step)]
             ours = [item for item in self.windows if item.is_open_here()]
         for window in ours:
@@ -131,12 +133,9 @@ class _Job:
                 "failed", "this process has no log directory, and no output_dir was given"
             )
             return
-        if window.is_late(timer, step):
-            late = f"step {request.first_step} was over: the request was read at step {step}"
-            window.becomes("failed", late)
-            return
-        self.windows.append(window)
-        window.becomes("armed")
+        if not window.fails_late(timer, step):
+            self.windows.append(window)
+            window.becomes("armed")
 
     # --- the store ---
 

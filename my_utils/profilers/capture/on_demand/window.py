@@ -177,6 +177,7 @@ class Window:
         self._last_step = 0
         self._thread = 0
         self._timer: weakref.ref[_core.Timer] | None = None
+        self._is_heard = False  # a timer that counts has begun a step since the request was read
         self._capture: _Profiler | _Controllers | None = None
 
     # Several threads may set steps; one opens the window, and the same one closes it.
@@ -190,10 +191,18 @@ class Window:
         self._timer = weakref.ref(timer)
         return True
 
-    def is_late(self, timer: _core.Timer, step: int) -> bool:
+    def fails_late(self, timer: _core.Timer, step: int) -> bool:
+        """Fails if its first step was over when the request was read. The first step of a timer
+        that counts shows that: a timer of another tag may have read the request, and later on
+        numbers may jump."""
+        if self._is_heard or not self._is_of(timer):
+            return False
+        self._is_heard = True
         first = self.request.first_step
-        is_over = first is not None and step > first and self.request.every is None
-        return is_over and self._is_of(timer)
+        if first is None or step <= first or self.request.every is not None:
+            return False
+        self.becomes("failed", f"step {first} was over: the request was read at step {step}")
+        return True
 
     def _is_of(self, timer: _core.Timer) -> bool:
         owner = None if self._timer is None else self._timer()  # of the steps so far
