@@ -94,13 +94,15 @@ def check_backend(name: str, backend: Any) -> Any:
     raise TypeError(f"{name} must have start() and stop(), not {backend!r:.100}")
 
 
-def start_backend(backend: Any, window_id: str) -> None:
-    """Starts a backend."""
+def start_backend(backend: Any, window_id: str) -> str | None:
+    """Starts a backend. Returns why it captures nothing, None if it captures."""
     start = getattr(backend, "start_window", None)
     if start is None:
         backend.start()
     else:
         start(window_id)
+    reason: str | None = getattr(backend, "not_recording", None)
+    return reason
 
 
 def stop_backend(backend: Any, window_id: str) -> None:
@@ -269,8 +271,9 @@ class MemorySnapshotBackend(_FileBackend):
 class MultiBackend(_NamedBackend):
     """Several backends as one: started in order, stopped in reverse.
 
-    When one cannot be started, those before it are stopped and its exception is raised. At the end
-    all are stopped, also if one of them raises; the first exception is raised.
+    When one cannot be started, those before it are stopped and its exception is raised. When one
+    captures nothing, those before it are stopped too, and none of them captures. At the end all are
+    stopped, also if one of them raises; the first exception is raised.
     """
 
     def __init__(self, backends: Sequence[CaptureBackend]) -> None:
@@ -281,14 +284,19 @@ class MultiBackend(_NamedBackend):
 
     def start_window(self, window_id: str) -> None:
         """Starts all."""
+        self.not_recording = None
         with contextlib.ExitStack() as started:
             for backend in self.backends:
-                start_backend(backend, window_id)
+                self.not_recording = start_backend(backend, window_id)
+                if self.not_recording is not None:
+                    return
                 started.callback(stop_backend, backend, window_id)
             started.pop_all()
 
     def stop_window(self, window_id: str) -> None:
-        """Stops all."""
+        """Stops all, unless they were stopped as one captured nothing."""
+        if self.not_recording is not None:
+            return
         with contextlib.ExitStack() as stops:
             for backend in self.backends:
                 stops.callback(stop_backend, backend, window_id)

@@ -242,13 +242,11 @@ class CaptureController(_core.CaptureWindows):
     def _open(self, window_id: str) -> bool:
         spec = self._specs.get(window_id)
         try:
-            backend = self._choose_backend(spec)
-            start_backend(backend, window_id)
+            reason = start_backend(self._choose_backend(spec), window_id)
         except Exception as error:
             self.logger.exception("capture window %s: the backend could not be started", window_id)
             self._details[window_id] = f"{type(error).__name__}: {error}"
             return False
-        reason = getattr(backend, "not_recording", None)
         if reason is not None:
             self._details[window_id] = reason
             return False

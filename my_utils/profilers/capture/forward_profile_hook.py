@@ -111,7 +111,8 @@ class ForwardProfilerHook(_core.ForwardPasses):
         )
         self.outcome: str | None = None
         """What became of the window: None while it waits, "open", "done", "raised" by a pass,
-        "failed" to start or to stop, "detached" while it was open, or "exited" with the process."""
+        "failed" to start, to record or to stop, "detached" while it was open, or "exited" with the
+        process."""
         self._lock = threading.RLock()
         self._module: weakref.ref[torch.nn.Module] | None = None
         self._handles: list[Any] = []
@@ -175,17 +176,25 @@ class ForwardProfilerHook(_core.ForwardPasses):
                 self.unwatch()
                 return
             try:
-                start_backend(self.backend, self.window_id)
+                reason = start_backend(self.backend, self.window_id)
             except BaseException as error:
-                self.unwatch()
-                self.outcome = "failed"
+                self._fails()
                 if not isinstance(error, Exception):
                     raise
                 _logger.exception("%s: the backend could not be started", self)
                 return
+            if reason is not None:
+                self._fails()
+                _logger.warning("%s: failed: %s", self, reason)
+                return
             self.outcome = "open"
             self._range = None if self.nvtx_range is None else begin_range(self.nvtx_range)
             _logger.info("%s: open", self)
+
+    def _fails(self) -> None:
+        """The window holds nothing, and there is no end to it."""
+        self.unwatch()
+        self.outcome = "failed"
 
     def _closes(self, outcome: str) -> None:
         with self._lock:

@@ -71,6 +71,17 @@ def test_a_window_that_another_profiler_kept_from_recording_says_so(
     assert capture(backend, 2).outcomes == {"step 2": "done"} and len(backend.traces) == 1
 
 
+def test_nor_does_one_of_several_pass_for_done(tmp_path: Path) -> None:
+    backend = TorchProfilerBackend(tmp_path, rank=0)
+    with torch.profiler.profile():
+        controller = capture(MultiBackend([NoOpBackend(), backend]), 1)
+    assert controller.state_of("step 1") == (
+        "failed: a torch.profiler.profile of the program was recording"
+    )
+    assert capture(MultiBackend([NoOpBackend(), backend]), 2).outcomes == {"step 2": "done"}
+    assert backend.traces == [tmp_path / "step_2__rank0.json"]
+
+
 def test_a_trace_a_window(tmp_path: Path) -> None:
     backend = TorchProfilerBackend(tmp_path / "traces", rank=3)
     controller = capture(backend, 0, 2)

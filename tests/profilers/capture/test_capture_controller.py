@@ -645,6 +645,25 @@ class TestMultiBackend:
             both.start_window("w")
         assert first.calls == [("start", "w"), ("stop", "w")]
 
+    def test_one_that_cannot_record(self) -> None:
+        """None of them does then, as where one cannot start; the next window is another try."""
+        first, second = Recorder(), Recorder()
+        second.not_recording = "another profiler was recording"
+        controller = CaptureController(MultiBackend([first, second]))
+        controller.arm(window())
+        call(controller)
+        assert controller.state_of("w") == "failed: another profiler was recording"
+        assert first.calls == [("start", "w"), ("stop", "w")]
+        assert second.calls == [("start", "w")]
+        with MultiBackend([first, second]):
+            pass
+        assert first.calls[2:] == [("start", "window"), ("stop", "window")]
+        assert second.calls[1:] == [("start", "window")]
+        second.not_recording = None
+        controller.arm(window())
+        call(controller)
+        assert controller.outcomes == {"w": "done"}
+
     def test_one_that_cannot_stop(self) -> None:
         first = Recorder()
         both = MultiBackend([first, Broken("stop")])

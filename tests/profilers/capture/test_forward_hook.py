@@ -213,6 +213,23 @@ def test_threads_count_each_pass(backend: Recorder) -> None:
     assert hook.outcome == "done"
 
 
+def test_another_profiler_that_keeps_the_window_from_recording(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = TorchProfilerBackend(tmp_path, rank=0)
+    with torch.profiler.profile():
+        hook = hook_of(backend).attach(model := Model([]))
+        run(model, 5)
+        assert (hook.outcome, hook.passes) == ("failed", 5)
+    reason = "a torch.profiler.profile of the program was recording"
+    assert f"{hook}: failed: {reason}" in caplog.text
+    hook.stop()
+    hook.attach(model)
+    run(model, 5)
+    assert hook.outcome == "done"
+    assert backend.traces == [tmp_path / "forward_1-3__rank0.json"]
+
+
 def test_a_stop_waits_for_a_start_in_another_thread() -> None:
     class Slow(Recorder):
         def start(self) -> None:
