@@ -114,6 +114,19 @@ def stop_backend(backend: Any, window_id: str) -> None:
         stop(window_id)
 
 
+def list_files(backend: object) -> list[str]:
+    """The absolute paths of what a backend has written so far, as far as it says."""
+    files: list[str] = []
+    for name in ("traces", "snapshots"):
+        paths = getattr(backend, name, None)
+        if isinstance(paths, (list, tuple)):
+            files += [os.path.abspath(path) for path in paths if isinstance(path, (str, Path))]
+    parts = getattr(backend, "backends", None)
+    for part in parts if isinstance(parts, (list, tuple)) else ():
+        files += list_files(part)
+    return files
+
+
 def begin_range(name: str) -> Callable[[], object] | None:
     """Begins an NVTX range of the default domain; the function that ends it, on whatever thread;
     None while no tool listens.

@@ -28,6 +28,7 @@ import logging
 import os
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar, get_type_hints
@@ -46,6 +47,7 @@ from .backends import (
     CaptureBackend,
     begin_range,
     check_backend,
+    list_files,
     make_backend,
     start_backend,
     stop_backend,
@@ -130,6 +132,8 @@ class CaptureController(_core.CaptureWindows):
         self._details: dict[str, str] = {}  # why windows are not done
         self._opened: set[str] = set()  # ids of pending windows
         self._lost: set[str] = set()  # ids of windows whose backend raised at their end
+        self._files_before: list[str] = []  # of its backend, as the open window began
+        self._files: dict[str, list[str]] = {}  # that windows wrote, by their ids
         self._made: list[tuple[Mapping[str, Any], CaptureBackend]] = []
         _alive.add(self)
 
@@ -233,6 +237,11 @@ class CaptureController(_core.CaptureWindows):
         detail = self._details.get(window_id, "")
         return _stated(outcome, detail) if outcome else detail or "unknown"
 
+    def take_files(self, window_id: str) -> list[str]:
+        """The paths of what the backend of a window wrote each time that it was open, since this
+        was called last."""
+        return self._files.pop(window_id, [])
+
     def note(self, window_id: str, text: str) -> None:
         """Keeps why a window was not armed here, for `state_of`."""
         self._details[window_id] = text
@@ -242,7 +251,9 @@ class CaptureController(_core.CaptureWindows):
     def _open(self, window_id: str) -> bool:
         spec = self._specs.get(window_id)
         try:
-            reason = start_backend(self._choose_backend(spec), window_id)
+            backend = self._choose_backend(spec)
+            self._files_before = list_files(backend)
+            reason = start_backend(backend, window_id)
         except Exception as error:
             self.logger.exception("capture window %s: the backend could not be started", window_id)
             self._details[window_id] = f"{type(error).__name__}: {error}"
@@ -263,12 +274,15 @@ class CaptureController(_core.CaptureWindows):
         end_range = self._ranges.pop(window_id, None)
         if end_range is not None:
             end_range()
+        backend = self._choose_backend(self._specs.get(window_id))
         try:
-            stop_backend(self._choose_backend(self._specs.get(window_id)), window_id)
+            stop_backend(backend, window_id)
         except Exception as error:
             self.logger.exception("capture window %s: the backend could not be stopped", window_id)
             self._details[window_id] = f"{type(error).__name__}: {error}"
             self._lost.add(window_id)
+        written = Counter(list_files(backend)) - Counter(self._files_before)
+        self._files.setdefault(window_id, []).extend(written.elements())
 
     def _choose_backend(self, spec: CaptureSpec | None) -> CaptureBackend:
         """The window's own backend, or the controller's. Equal settings share one backend."""
@@ -315,6 +329,7 @@ class CaptureController(_core.CaptureWindows):
             del self.outcomes[oldest]
             if oldest not in self._specs:
                 self._details.pop(oldest, None)
+                self._files.pop(oldest, None)
 
     def _warn_of_unknown(self, spec: CaptureSpec) -> None:
         known = sorted(self._known_names())[:_NAMES_SHOWN]

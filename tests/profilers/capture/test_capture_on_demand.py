@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -40,7 +41,7 @@ from my_utils.profilers.capture.on_demand.control_file import (
 )
 from my_utils.profilers.capture.on_demand.steps import survey
 from my_utils.profilers.torch_profiler import slot as _slot
-from my_utils.profiling.backends import CaptureBackend, NoOpBackend
+from my_utils.profiling.backends import CaptureBackend, NoOpBackend, TorchProfilerBackend
 from my_utils.profiling.capture_controller import CaptureController
 
 from ...conftest import ROOT, RunPython
@@ -1078,6 +1079,37 @@ class TestOtherProfilers:
         here.timer.set_step(40)
         assert controller.armed == []
         assert "none of backward was called" in here.answer(unmet)["reason"]
+
+    def test_files_of_a_controller(self, here: Here) -> None:
+        """Of two windows in the same steps each says which are its own, whatever backend wrote
+        them, and also where the function raised."""
+        pytest.importorskip("torch")
+        ours = TorchProfilerBackend(here.folder / "ours", rank=0)
+        controller = CaptureController(ours)
+        capture.register(controller)
+        own = {"tool": "torch", "output_dir": str(here.folder / "own")}
+        window = {"start_profile_names": ["f"]}
+        with_own = {"start_profile_names": ["g"], "backend": own}
+        first = here.request(window=window, first_step=5, steps=2)
+        second = here.request(window=with_own, first_step=5, steps=2)
+        raising = here.request(window={"start_profile_names": ["h"]}, first_step=5)
+        here.step_until_read(4, raising)
+        for step in (5, 6, 7):
+            here.timer.set_step(step)
+            for name in ("f", "g", "h"):
+                with contextlib.suppress(KeyError), controller.hook(name):
+                    if name == "h":
+                        raise KeyError
+        for request, folder, names in (
+            (first, "ours", ["__rank0.json", "__rank0.2.json"]),
+            (second, "own", ["__rank0.json", "__rank0.2.json"]),
+            (raising, "ours", ["__rank0.json"]),
+        ):
+            files = [str(here.folder / folder / f"{request.id}{name}") for name in names]
+            assert here.answer(request)["files"] == files
+            assert all(map(os.path.exists, files))
+        assert here.answer(raising)["reason"] == "the window ended as raised"
+        assert [here.state(request) for request in (first, second)] == ["done", "done"]
 
     def test_no_controller_and_one_that_fails(self, here: Here) -> None:
         window = {"start_profile_names": ["forward"]}

@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -29,7 +30,11 @@ _logger = logging.getLogger("my_utils")
 
 
 class _Refused(Exception):
-    """Why a window cannot be opened, or holds nothing."""
+    """Why a window cannot be opened, or holds nothing but `files`, which may be parts."""
+
+    def __init__(self, reason: str, files: Sequence[str] = ()) -> None:
+        super().__init__(reason)
+        self.files = files
 
 
 class _Profiler:
@@ -63,8 +68,10 @@ class _Profiler:
         return False
 
     def close(self) -> list[str]:
+        from ..backends import list_files
+
         self.backend.stop_window(self.name)
-        files = _list_files(self.backend)
+        files = list_files(self.backend)
         if not files and self.request.backend in ("torch", "memory"):
             raise _Refused("the profiler was taken away, and wrote nothing; the log may say why")
         return files
@@ -79,15 +86,6 @@ def _need_cuda() -> None:
         raise _Refused("CUDA is not available")
 
 
-def _list_files(backend: object) -> list[str]:
-    found: list[object] = []
-    for name in ("traces", "snapshots"):
-        found += getattr(backend, name, None) or []
-    for part in getattr(backend, "backends", None) or []:
-        found += _list_files(part)
-    return [os.path.abspath(os.fspath(path)) for path in found]  # type: ignore[call-overload]
-
-
 class _Controllers:
     """A window that is armed at the capture controllers of the program, anew in each step: it
     captures one call of its functions a step, or what its own gates say."""
@@ -98,7 +96,6 @@ class _Controllers:
         self.spec = {**request.window, "window_id": request.id}
         self.note = ""
         self.armed: list[CaptureController] = []
-        self.files_before: list[list[str]] = []
         self.outcomes: set[str] = set()  # of the steps that are over
         self.names_an_iteration = request.window.get("start_iter") is not None
 
@@ -116,9 +113,9 @@ class _Controllers:
         try:
             for controller in controllers:
                 controller.outcomes.pop(self.id, None)
+                controller.take_files(self.id)
                 controller.arm(self.spec)
                 self.armed.append(controller)
-                self.files_before.append(_list_files(controller.backend))
         except (TypeError, ValueError, RuntimeError) as error:
             self.disarm()
             raise _Refused(str(error)) from error
@@ -147,14 +144,12 @@ class _Controllers:
 
     def close(self) -> list[str]:
         outcomes = self.disarm() | self.outcomes
-        files: list[str] = []
-        for controller, before in zip(self.armed, self.files_before, strict=True):
-            files += _list_files(controller.backend)[len(before) :]
+        files = [path for controller in self.armed for path in controller.take_files(self.id)]
         if outcomes == {"disarmed"}:
             names = ", ".join(self.spec["start_profile_names"])
             raise _Refused(f"none of {names} was called in these steps, or none that fits")
         if "done" not in outcomes:
-            raise _Refused(f"the window ended as {', '.join(sorted(outcomes))}")
+            raise _Refused(f"the window ended as {', '.join(sorted(outcomes))}", files)
         return files
 
 
@@ -290,7 +285,9 @@ class Window:
 
     def _fails(self, error: Exception) -> None:
         reason = str(error)
-        if not isinstance(error, _Refused):
+        if isinstance(error, _Refused):
+            self.files += error.files
+        else:
             _logger.debug("capture %s", self.request.id, exc_info=error)
             reason = f"{type(error).__name__}: {reason}"
         self.becomes("failed", reason)
