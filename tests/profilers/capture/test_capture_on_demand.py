@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -663,6 +664,30 @@ class TestAtStart:
         assert capture.responses(job.log_dir, old.id, [0]) == {}
         log = (job.log_dir / "rank_0.log").read_text()
         assert f"capture {old.id} is ignored: it is older than this process" in log
+
+    def test_waiting_for_a_job_that_has_not_begun(self, job: Job) -> None:
+        job.log_dir.mkdir()
+        request = capture.request_capture(
+            job.log_dir, first_step="now", backend="none", at_start=True
+        )
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(capture.wait_for_capture, request, job.log_dir, timeout_s=60)
+            job.start(2)
+            answers = waiting.result()
+        assert {rank: answer["state"] for rank, answer in answers.items()} == {2: "done"}
+
+    def test_waiting_for_one_that_has_ended_by_then(self, tmp_path: Path) -> None:
+        request = capture.request_capture(tmp_path, first_step="now", backend="none", at_start=True)
+        subprocess.run([sys.executable, "-c", NINE_STEPS, tmp_path], cwd=ROOT, check=True)
+        answers = capture.wait_for_capture(request, tmp_path, timeout_s=60)
+        assert {rank: answer["state"] for rank, answer in answers.items()} == {0: "done"}
+
+    def test_waiting_for_a_job_that_does_not_begin(
+        self, tmp_path: Path, run_python: RunPython
+    ) -> None:
+        done = ask(run_python, tmp_path, "--at-start", "--wait", 0.3)
+        assert done.returncode == 3
+        assert f"{tmp_path}: no rank was there within 0.3 s" in done.stderr
 
 
 # --- in this process ---

@@ -97,16 +97,24 @@ class Folder(Channel):
 
     def asked(self, request: Request) -> list[int]:
         """Without numbers, those of the run that have not ended normally: one that was killed is
-        missed."""
+        missed. With `at_start` also those that came, responded and ended."""
         if request.ranks is not None:
             return request.rank_numbers()
-        there = survey(self.log_dir)
-        return [rank for rank in there.asked if there.ranks[rank].state != "closed"]
+        self._look()
+        return [
+            rank
+            for rank in self.there.asked
+            if self.there.ranks[rank].state != "closed"
+            or (request.at_start and response_path(self.log_dir, request.id, rank).exists())
+        ]
+
+    def _look(self, *, anew: bool = False) -> None:
+        if anew or time.monotonic() >= self.next_survey:
+            self.there = survey(self.log_dir)
+            self.next_survey = time.monotonic() + SURVEY_S
 
     def read(self, id: str, ranks: Sequence[int], *, over: bool) -> dict[int, Response]:
-        if over or time.monotonic() >= self.next_survey:
-            self.there = survey(self.log_dir, ranks)
-            self.next_survey = time.monotonic() + SURVEY_S
+        self._look(anew=over)
         # Read after the survey, so that the last response of a rank that has ended is seen.
         return responses(self.log_dir, id, ranks)
 

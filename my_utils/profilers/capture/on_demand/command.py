@@ -140,7 +140,9 @@ def _add_begin(chosen: CommandParser) -> None:
     )
     when.add_argument("--now", action="store_true", help="start each rank at its next step")
     when.add_argument(
-        "--at-start", action="store_true", help="also capture processes that start later"
+        "--at-start",
+        action="store_true",
+        help="as --now, and processes that start later at their first step",
     )
     chosen.add_argument(
         "--lead",
@@ -308,6 +310,8 @@ def _wait(arguments: argparse.Namespace, request: Request) -> int:
     if arguments.json:
         data = {"version": SCHEMA_VERSION, "request": request.as_data(), "answers": found}
         print(json.dumps(data))
+    if not found:
+        fail("capture", f"{arguments.logs}: no rank was there within {arguments.wait:g} s")
     fine = bool(found) and all(response["state"] == "done" for response in found.values())
     return EXIT_FINE if fine else EXIT_FAILED
 

@@ -159,7 +159,9 @@ def wait_for_capture(
 
     log_dir, store: as for `request_capture`.
     timeout_s: a rank that has not finished by then gets the state "failed", with the reason; a rank
-        without a live process gets it at once.
+        without a live process gets it at once. With `at_start` ranks may begin until then: a
+        request that names none waits for the first of them, and for all that are there; nobody
+        responds where none begins.
     on_change: called with (rank, response) whenever a rank's state changes.
 
     A training process cannot wait for itself: its window needs its steps.
@@ -170,14 +172,18 @@ def wait_for_capture(
     end = time.monotonic() + timeout_s
     states: dict[int, str] = {}
     while True:
-        found = channel.responses(request, ranks, over=time.monotonic() >= end)
+        over = time.monotonic() >= end
+        if request.at_start:
+            ranks = sorted({*ranks, *channel.asked(request)})
+        found = channel.responses(request, ranks, over=over)
         for rank in ranks:
             response = found.get(rank)
             if response is not None and states.get(rank) != response["state"]:
                 states[rank] = response["state"]
                 if on_change is not None:
                     on_change(rank, response)
-        if all(states.get(rank) in FINAL_STATES for rank in ranks):
+        may_begin = request.at_start and not ranks and not over
+        if not may_begin and all(states.get(rank) in FINAL_STATES for rank in ranks):
             return found
         time.sleep(POLL_S)
 
