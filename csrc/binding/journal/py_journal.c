@@ -348,10 +348,11 @@ static PyObject *open_names(const struct mu_seen_thread *thread) {
     return names;
 }
 
-/* Only the thread that calls set_step knows the step. Stages that open on other threads get it,
- * too. */
-static int64_t step_of(const struct mu_seen_thread *thread) {
-    return thread->depth > 0 ? thread->open[thread->depth - 1].step : thread->step;
+/* Only the thread that calls set_step knows the step at once; on others each stage that opens brings
+ * it. A stage around several steps has that of its begin. */
+static int64_t newest_step(const struct mu_seen_thread *thread) {
+    int64_t open = thread->depth > 0 ? thread->open[thread->depth - 1].step : thread->step;
+    return open > thread->step ? open : thread->step;
 }
 
 static PyObject *thread_as_tuple(const struct mu_seen_thread *thread) {
@@ -361,7 +362,7 @@ static PyObject *thread_as_tuple(const struct mu_seen_thread *thread) {
         Py_XDECREF(names);
         return NULL;
     }
-    return Py_BuildValue("(INLN)", (unsigned)thread->tid, tag, (long long)step_of(thread), names);
+    return Py_BuildValue("(INLN)", (unsigned)thread->tid, tag, (long long)newest_step(thread), names);
 }
 
 static PyObject *open_stages(PyObject *module, PyObject *Py_UNUSED(ignored)) {

@@ -34,6 +34,15 @@ def test_names_come_outermost_first_and_go_again() -> None:
     assert lanes_of("open-a") == [(os.getpid(), "open-a", 4, ())]
 
 
+def test_a_stage_around_several_steps_does_not_hide_the_step() -> None:
+    timer = MyTimer(tag="open-epoch")
+    timer.set_step(0)
+    with timer.time_stage("epoch"):
+        for step in range(3):
+            timer.set_step(step)
+            assert where_in("open-epoch") == Where(step, "epoch")
+
+
 def test_another_thread_is_seen_and_the_main_one_comes_first() -> None:
     timer = MyTimer(tag="open-b")
     timer.set_step(9)
