@@ -355,11 +355,19 @@ def main() -> None:
         if not sending.has_ranks():
             continue
         sending.send(over=False)
-        wait_s = TIMES_ITS_COST * (time.process_time() - began_s)
-        wait_s = min(max(EVERY_S, wait_s), WAIT_MAX_S)
+        wait_s = _wait_s(time.process_time() - began_s)
     sending.send(over=True)
     if not int(quiet) or sending.missing or sending.error:
         print_lines([sending.result()])
+
+
+def _wait_s(cost_s: float) -> float:
+    """Until the next turn, after one that took so much of a processor.
+
+    >>> _wait_s(0.07), _wait_s(0.75), _wait_s(20.0)
+    (60.0, 75.0, 120.0)
+    """
+    return min(max(EVERY_S, TIMES_ITS_COST * cost_s), WAIT_MAX_S)
 
 
 def _is_over(wait_s: float) -> bool:

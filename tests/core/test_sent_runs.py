@@ -18,7 +18,8 @@ from my_utils.analysis.verdict.load import load_run
 from my_utils.core.run_files.fetched import HOSTS_MAX, Fetched
 from my_utils.core.run_files.ranks import find_ranks
 from my_utils.core.run_files.sent_list import PIECE_BYTES, Sent, SentFile, read_list
-from my_utils.run.sending import Sending
+from my_utils.core.run_files.stores import Store
+from my_utils.run.sending import TURN_S, WAIT_MAX_S, Sending
 
 from ..conftest import RunPython
 from ..support.planted_runs import Run
@@ -145,6 +146,74 @@ def test_a_full_csv_is_not_sent_again_under_its_other_name(host: Host) -> None:
     }  # fmt: skip
 
 
+def test_a_csv_that_becomes_full_while_it_is_sent_is_kept_there(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    csv = host.folder / "profile_rank_0.csv"
+    part = host.folder / "profile_rank_0.part0001.csv"
+    csv.write_bytes(ROW * 100)
+    written = Store.write
+
+    def write(self: Store, name: str, data: bytes) -> None:
+        written(self, name, data)
+        if "/pieces/" in name and not part.exists():
+            csv.rename(part)
+            csv.write_bytes(ROW * 3)
+
+    monkeypatch.setattr(Store, "write", write)
+    host.send()
+    assert {one.name: one.size for one in host.sent().files} == {part.name: 100 * len(ROW)}
+    before = host.times()
+    host.send()
+    changed = {name for name, at in host.times().items() if before.get(name) != at}
+    assert changed == {"profile_rank_0.csv.2.0", "sent.json"}
+    (folder,) = Fetched(str(host.place)).folders
+    for path in (csv, part):
+        assert Path(folder, path.name).read_bytes() == path.read_bytes()
+
+
+def test_all_of_a_csv_of_more_than_a_gigabyte_is_sent(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (1 << 30) + 100
+    with (host.folder / "profile_rank_0.csv").open("wb") as file:
+        file.write(ROW * 800_000)
+        file.truncate(size)  # which takes no more space
+    written, count = Store.write, 0
+
+    def write(self: Store, name: str, data: bytes) -> None:
+        nonlocal count
+        if "/pieces/" in name:
+            count += len(data)  # and none there
+        else:
+            written(self, name, data)
+
+    monkeypatch.setattr(Store, "write", write)
+    host.send(over=True)
+    assert [one.size for one in host.sent().files] == [size]
+    assert (count, host.sending.missing) == (size, 0)
+
+
+def test_a_folder_that_cannot_be_listed_does_not_end_the_sending(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a file server that is down for a while."""
+    csv = host.folder / "profile_rank_0.csv"
+    csv.write_bytes(ROW)
+    host.send()
+    kept = host.folder.rename(host.folder.with_name("kept"))
+    host.folder.symlink_to(host.folder)  # to itself
+    host.sending.send(over=False)
+    assert "symbolic links" in host.sending.error
+    assert capsys.readouterr().err.count("takes no files") == 1
+    host.folder.unlink()
+    kept.rename(host.folder)
+    csv.write_bytes(ROW * 2)
+    host.send(over=True)
+    assert host.sending.missing == 0
+    assert [one.size for one in host.sent().files] == [2 * len(ROW)]
+
+
 def test_what_the_run_has_removed_is_removed_there(host: Host) -> None:
     part = host.folder / "profile_rank_0.part0001.csv"
     part.write_bytes(ROW * 9)
@@ -218,7 +287,10 @@ def test_a_place_that_was_emptied_gets_all_again(host: Host) -> None:
     assert Path(found, "run.json").read_bytes() == (host.folder / "run.json").read_bytes()
 
 
-@pytest.mark.parametrize(("sent_before_s", "state"), [(50.0, "running"), (3600.0, "silent")])
+@pytest.mark.parametrize(
+    ("sent_before_s", "state"),
+    [(50.0, "running"), (WAIT_MAX_S + TURN_S, "running"), (3600.0, "silent")],
+)
 def test_how_old_a_heartbeat_is_does_not_count_the_time_between_two_sendings(
     host: Host, sent_before_s: float, state: str
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from my_utils.core.run_files.hosts import HOSTS_FOLDER, host_folders, hosts_text
 from my_utils.core.run_files.ranks import find_ranks
-from my_utils.run.hosts import receiving
+from my_utils.run.hosts import receiving, sending
 from my_utils.run.hosts.receiving import HostFolder
 from my_utils.run.hosts.sending import Sending
 from my_utils.run.hosts.wire import Refused
@@ -154,6 +154,44 @@ def test_of_parts_those_are_kept_that_follow_without_a_gap(pair: Pair) -> None:
         part.unlink()  # as `keep_csv_bytes` does, the oldest first
     pair.turn(rows_max=3 * size)
     assert sorted(pair.files()) == ["profile_rank_3.csv"]
+
+
+def test_of_a_part_that_has_become_full_the_newest_rows_are_kept(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are never fewer than half as many as may be, also just after a rotation."""
+    monkeypatch.setattr(sending, "HEAD", 500)
+    csv = pair.here / "profile_rank_3.csv"
+    rows = b""
+    for step in range(2400):
+        if step % 800 == 0:
+            if step:
+                csv.rename(pair.here / f"profile_rank_3.part000{step // 800}.csv")
+            csv.write_bytes(HEADER)
+        rows += row(step)
+        with csv.open("ab") as file:
+            file.write(row(step))
+        if step % 50 == 0:
+            pair.turn(rows_max=15_000)
+            kept = b"".join(data for _, data in sorted(pair.files().items(), key=age_of_rows))
+            kept = kept.replace(HEADER, b"")
+            assert rows.endswith(kept)
+            assert min(len(rows), 7_000) <= len(kept) <= 15_000
+
+
+def age_of_rows(item: tuple[str, bytes]) -> tuple[bool, str]:
+    """The order of files by it, the oldest first."""
+    return ".part" not in item[0], item[0]
+
+
+def test_a_dump_that_is_too_large_is_counted(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "WHOLE_MAX", 1000)
+    (pair.here / "flight_recorder").mkdir()
+    dump = pair.here / "flight_recorder" / "dump_3"
+    dump.write_bytes(b"d" * 2000)
+    assert (pair.turn(), pair.sending.left_out, pair.files()) == (0, 2000, {})
+    dump.write_bytes(b"d" * 900)
+    assert (pair.turn(), pair.sending.left_out) == (900, 0)
 
 
 def test_what_has_no_space_is_counted_and_the_rest_comes(

@@ -10,12 +10,14 @@ import re
 import secrets
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from my_utils.core.ranks import host_name
 from my_utils.core.run_files.hosts import host_folders
 from my_utils.run.hosts import parent as parent_module, wire
 from my_utils.run.hosts.parent import Parent
@@ -36,8 +38,8 @@ class Host:
         self.csv = self.logs / f"profile_rank_{rank}.csv"
         self.csv.write_text(f"header\nrow of rank {rank}\n")
         self.report = folder / f"report{rank}"
-        about = {"rank": rank, "pid": 1000 + rank, "folder": str(self.logs), "own": False}
-        self.report.write_text(f"rank {json.dumps(about)}\n")
+        self.report.touch()
+        self.reports(rank, 1000 + rank, self.logs)
         self._parent: Parent | None = None
         self.judges: bool | None = None
 
@@ -51,22 +53,42 @@ class Host:
         """A process with another rank, which writes to the same folder."""
         self.rank = rank
         (self.logs / f"profile_rank_{rank}.csv").write_text(f"header\nrow of rank {rank}\n")
-        about = {"rank": rank, "pid": 2000 + rank, "folder": str(self.logs), "own": False}
+        self.reports(rank, 2000 + rank, self.logs)
+
+    def moves(self) -> None:
+        """Its process writes to another folder from now on, which it has chosen."""
+        self.logs = self.logs.with_name(f"{self.logs.name}.later")
+        self.writes_to(self.logs, self.rank, 1000 + self.rank)
+
+    def writes_to(self, folder: Path, rank: int, pid: int) -> None:
+        folder.mkdir()
+        (folder / f"profile_rank_{rank}.csv").write_text(f"header\nrow of rank {rank}\n")
+        self.reports(rank, pid, folder)
+
+    def reports(self, rank: int, pid: int, folder: Path) -> None:
+        about = {"rank": rank, "pid": pid, "folder": str(folder), "own": False}
         with self.report.open("a") as file:
             file.write(f"rank {json.dumps(about)}\n")
 
-    def end(self) -> None:
+    def end(self) -> float:
+        """How long that took, in s."""
+        began_s = time.monotonic()
         if self._parent is not None:
             self._parent.end()
             self.judges = self._parent.judges
         self._parent = None
+        return time.monotonic() - began_s
 
     def received(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for folder in host_folders(self.logs):
-            for path in Path(folder).glob("profile_rank_*.csv"):
-                found[path.name] = path.read_text()
-        return found
+        return dict(self.received_files())
+
+    def received_files(self) -> list[tuple[str, str]]:
+        """Also those that several folders have."""
+        return sorted(
+            (path.name, path.read_text())
+            for folder in host_folders(self.logs)
+            for path in Path(folder).glob("profile_rank_*.csv")
+        )
 
 
 def new_port() -> tuple[Address, socket.socket]:
@@ -221,6 +243,124 @@ def test_hosts_with_a_common_folder_send_nothing(tmp_path: Path) -> None:
     for host in reversed(hosts):
         host.end()
     assert host_folders(hosts[0].logs) == []
+
+
+def test_of_hosts_with_a_common_folder_one_judges_and_neither_waits(tmp_path: Path) -> None:
+    first, second = (Host(tmp_path, rank) for rank in range(2))
+    second.reports(1, 1001, first.logs)
+    meeting, port = new_port()
+    first.hear(meeting, port, size=2)
+    second.hear(meeting, size=2)
+    took_s = [first.end(), second.end()]  # the first one hears of the other before it ends
+    assert [first.judges, second.judges] == [True, False]
+    assert max(took_s) < parent_module.QUIET_S
+
+
+def test_a_folder_keeps_its_number_where_another_comes_before_it(
+    hosts: list[Host], tmp_path: Path
+) -> None:
+    """Folders are in the order of the pids, which begin anew at some time."""
+    first, second, _ = hosts
+    meeting, port = new_port()
+    first.hear(meeting, port, size=2)
+    second.hear(meeting, size=2)
+    wait_for(first.received)
+    second.writes_to(tmp_path / "another", 2, 7)
+    with second.csv.open("a") as file:
+        file.write("later row\n")
+    second.hear(meeting, size=2)
+    wait_for(lambda: len(first.received()) == 2)
+    second.end()
+    assert first.received_files() == [
+        ("profile_rank_1.csv", "header\nrow of rank 1\nlater row\n"),
+        ("profile_rank_2.csv", "header\nrow of rank 2\n"),
+    ]
+
+
+@pytest.mark.parametrize("rows", ["later row\n"], ids=["with new rows"])
+def test_what_comes_is_in_the_folder_of_rank_0_that_has_moved(hosts: list[Host], rows: str) -> None:
+    """Where a script calls `setup` after a library has: all of the run is in the newer folder."""
+    meeting, port = new_port()
+    hosts[0].hear(meeting, port, size=2)
+    hosts[1].hear(meeting, size=2)
+    wait_for(hosts[0].received)
+    hosts[0].moves()
+    with hosts[1].csv.open("a") as file:
+        file.write(rows)
+    hosts[1].end()
+    hosts[0].end()
+    assert hosts[0].received() == {"profile_rank_1.csv": f"header\nrow of rank 1\n{rows}"}
+
+
+def test_ranks_that_were_done_before_a_restart_are_waited_for(hosts: list[Host]) -> None:
+    """Another host has that rank now."""
+    first, second, third = hosts
+    meeting, port = new_port()
+    for host in (first, second, third):
+        host.hear(meeting, port if host is first else None)
+    wait_for(lambda: len(first.received()) == 2)
+    second.end()
+    third.becomes(1)
+    meeting, port = new_port()
+    first.hear(meeting, port, size=2)
+    third.hear(meeting, size=2)
+    wait_for(lambda: len(first.received_files()) == 3)
+    ends = threading.Thread(target=first.end)
+    ends.start()
+    ends.join(0.5)  # which it would do at once
+    with (third.logs / "profile_rank_1.csv").open("a") as file:
+        file.write("last row\n")
+    third.end()
+    ends.join()
+    assert ("profile_rank_1.csv", "header\nrow of rank 1\nlast row\n") in first.received_files()
+    assert [first.judges, third.judges] == [True, False]
+
+
+def test_many_folders_on_a_host(hosts: list[Host], tmp_path: Path) -> None:
+    """One for each rank, as scripts choose them."""
+    first, second, _ = hosts
+    for rank in range(3, 40):
+        own = first if rank % 2 else second
+        own.writes_to(tmp_path / f"of{rank}", rank, 1000 + rank)
+    meeting, port = new_port()
+    first.hear(meeting, port, size=2)
+    second.hear(meeting, size=2)
+    second.end()
+    sent = [1, *range(4, 40, 2)]
+    assert first.received().keys() == {f"profile_rank_{rank}.csv" for rank in sent}
+
+
+def test_folders_that_are_too_many_are_counted(
+    hosts: list[Host],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parent_module, "PLACES_MAX", 3)
+    for rank in range(3, 8):
+        hosts[1].writes_to(tmp_path / f"of{rank}", rank, 1000 + rank)
+    meeting, port = new_port()
+    hosts[0].hear(meeting, port, size=2)
+    hosts[1].hear(meeting, size=2)
+    hosts[1].end()
+    assert len(hosts[0].received()) == 3
+    expected = "my_utils run: 3 folders of this host were not sent: too many\n"
+    assert capfd.readouterr().err == expected
+
+
+def test_a_host_whose_files_cannot_be_kept_is_named_and_nobody_waits_for_it(
+    hosts: list[Host], capfd: pytest.CaptureFixture[str]
+) -> None:
+    meeting, port = new_port()
+    hosts[0].hear(meeting, port, size=2)
+    hosts[1].hear(meeting, size=2)
+    wait_for(hosts[0].received)
+    (folder,) = host_folders(hosts[0].logs)
+    Path(folder, "host.json.new").mkdir()
+    hosts[1].end()
+    assert hosts[0].end() < parent_module.QUIET_S
+    said = f"my_utils run: cannot keep what {host_name()} sends: Is a directory"
+    assert capfd.readouterr().err.startswith(said)
 
 
 def test_a_host_that_finds_nobody_says_so(
