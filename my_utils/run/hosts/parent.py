@@ -91,6 +91,7 @@ class Parent:
         self._sending: dict[Path, Sending] = {}
         self._numbers: dict[Path, int] = {}  # of the folders here, which keep them
         self._sent_to: Address | None = None
+        self._kept_in = ""  # the mark of the folder that has what was sent
         self._shares_disk = False
         self._is_done = False
         self._sent_s: float | None = None
@@ -283,8 +284,9 @@ class Parent:
                 if self._leader == leader:  # else another has told it meanwhile
                     self._leader = found.leader
                 return SEARCH_S
-            if address != self._sent_to:
-                self._sent_to = address
+            self._sent_to = address
+            if found.marks[0] != self._kept_in:  # another host, or a folder that has moved
+                self._kept_in = found.marks[0]
                 self._sending.clear()
             places = [Path(place) for place in self._reported.places()]
             mine = [place for place in places if not _has_any(place, found.marks)]
@@ -397,8 +399,10 @@ class Parent:
                     (Path(place) / mark).touch()
                     self._marks[Path(place)] = mark
         hosts = max(self._world_size // max(len(self._reported.ranks), 1), 1)
+        newest = list(reversed(self._marks))
+        newest.sort(key=lambda place: place != self._run_folder())
         return Response(
-            marks=list(self._marks.values())[-MARKS_MAX:],
+            marks=[self._marks[place] for place in newest[:MARKS_MAX]],
             pause_s=min(max(PAUSE_S, PAUSE_OF_EACH_S * hosts), PAUSE_MAX_S),
             rows_max=min(ROWS_MAX, ALL_ROWS_MAX // hosts),
         )
@@ -422,9 +426,9 @@ class Parent:
         return Response(ok=ok)
 
     def _folder_of(self, request: Request) -> HostFolder:
-        if 0 not in self._reported.ranks:
+        run = self._run_folder()
+        if run is None:
             raise Refused("the folder of rank 0 is not known")
-        run = Path(self._reported.folders[self._reported.ranks[0]])  # which may have moved
         key = request.id, request.place, run
         if key not in self._received:
             if len(self._received) >= HOSTS_MAX or request.place >= PLACES_MAX:
@@ -432,6 +436,11 @@ class Parent:
             rows_max = self._welcome().rows_max
             self._received[key] = HostFolder(run, request.host, request.id, request.place, rows_max)
         return self._received[key]
+
+    def _run_folder(self) -> Path | None:
+        """That of rank 0, which may move."""
+        pid = self._reported.ranks.get(0)
+        return None if pid is None else Path(self._reported.folders[pid])
 
 
 def _has_any(place: Path, marks: list[str]) -> bool:

@@ -85,7 +85,8 @@ class Response(msgspec.Struct, omit_defaults=True):
     """ok: it was done; False where there is no more space for it.
 
     leader: of a parent that is not rank 0's. marks: names of files in the receiver's folders, by
-    which a sender knows them. pause_s: until the next turn. rows_max: bytes of rows of a host.
+    which a sender knows them, that of rank 0's first. pause_s: until the next turn. rows_max:
+    bytes of rows of a host.
     """
 
     ok: bool = True

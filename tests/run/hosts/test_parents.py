@@ -277,7 +277,7 @@ def test_a_folder_keeps_its_number_where_another_comes_before_it(
     ]
 
 
-@pytest.mark.parametrize("rows", ["later row\n"], ids=["with new rows"])
+@pytest.mark.parametrize("rows", ["later row\n", ""], ids=["with new rows", "with nothing new"])
 def test_what_comes_is_in_the_folder_of_rank_0_that_has_moved(hosts: list[Host], rows: str) -> None:
     """Where a script calls `setup` after a library has: all of the run is in the newer folder."""
     meeting, port = new_port()
