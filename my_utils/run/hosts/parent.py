@@ -176,8 +176,9 @@ class Parent:
             with contextlib.suppress(*_FAILURES):
                 await self._look_for_successor()
             return PAUSE_S if self._leads else SEARCH_S
-        known = [self._leader, self._sent_to, *reversed(self._meetings)]
-        for address in dict.fromkeys(known):
+        newest, older = self._meetings[-1:], self._meetings[-2::-1]
+        # The newest meeting point before others: it ends once all have asked it.
+        for address in dict.fromkeys([self._leader, *newest, self._sent_to, *older]):
             if address is None or address in self._own:
                 continue
             if self._ended_s is not None and not last:
@@ -232,6 +233,7 @@ class Parent:
             self._meetings.append(meeting)
             for known in (self._ranks, self._ranks_heard, self._ranks_done):
                 known.clear()
+            self._leader, self._shares_disk = None, False
         self._ranks.add(message.rank)
         if message.rank == 0:
             self._leads, self._leader = True, None

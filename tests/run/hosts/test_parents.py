@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,16 @@ class Host:
 def new_port() -> tuple[Address, socket.socket]:
     port = socket.create_server(("127.0.0.1", 0))
     return Address("127.0.0.1", port.getsockname()[1], secrets.token_hex(32)), port
+
+
+def leader_at(meeting: Address) -> Address | None:
+    """Where rank 0 is, as the meeting point says."""
+
+    async def ask() -> wire.Response:
+        async with wire.connected(meeting) as (connection, _):
+            return await connection.ask(wire.Request("hello", id="f" * 16))
+
+    return asyncio.run(ask()).leader
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -256,6 +267,25 @@ def test_of_hosts_with_a_common_folder_one_judges_and_neither_waits(tmp_path: Pa
     assert max(took_s) < parent_module.QUIET_S
 
 
+def test_a_common_folder_counts_until_a_restart(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After it rank 0 may be on a host with another disk, which is lost before it is found."""
+    first, second = (Host(tmp_path, rank) for rank in range(2))
+    second.reports(1, 1001, first.logs)
+    meeting, port = new_port()
+    first.hear(meeting, port, size=2)
+    second.hear(meeting, size=2)
+    first.end()
+    monkeypatch.setattr(parent_module, "QUIET_S", 0.5)
+    meeting, port = new_port()
+    port.close()
+    second.hear(meeting, size=2)
+    second.end()
+    assert second.judges
+    assert "the host of rank 0 has gone" in capfd.readouterr().err
+
+
 def test_a_folder_keeps_its_number_where_another_comes_before_it(
     hosts: list[Host], tmp_path: Path
 ) -> None:
@@ -314,6 +344,20 @@ def test_ranks_that_were_done_before_a_restart_are_waited_for(hosts: list[Host])
     ends.join()
     assert ("profile_rank_1.csv", "header\nrow of rank 1\nlast row\n") in first.received_files()
     assert [first.judges, third.judges] == [True, False]
+
+
+def test_a_meeting_point_that_has_met_again_does_not_wait_for_who_knows_rank_0(
+    hosts: list[Host],
+) -> None:
+    """The others have gone on to send to where that was, and is."""
+    for _ in range(2):
+        meeting, port = new_port()
+        for host in hosts:
+            host.hear(meeting, port if host.rank == 1 else None)
+        wait_for(partial(leader_at, meeting))
+        wait_for(lambda: len(hosts[0].received()) == 2)
+    hosts[2].end()
+    assert hosts[1].end() < parent_module.QUIET_S
 
 
 def test_many_folders_on_a_host(hosts: list[Host], tmp_path: Path) -> None:
