@@ -87,6 +87,7 @@ class Parent:
         self._leads = False
         self._leader: Address | None = None  # as was told last
         self._announced: set[Address] = set()
+        self._announcing: dict[Address, asyncio.Task[None]] = {}  # one may say nothing for long
         # of a sender
         self._sending: dict[Path, Sending] = {}
         self._numbers: dict[Path, int] = {}  # of the folders here, which keep them
@@ -166,11 +167,11 @@ class Parent:
         """Sends what is new, or says where this one receives. The seconds until the next turn."""
         self._read_reports()
         if self._leads and 0 in self._ranks:
-            for meeting in [one for one in self._meetings[::-1] if one not in self._announced]:
-                if self._ended_s is not None and meeting is not self._meetings[-1]:
-                    break  # each may take ten seconds to say nothing
-                with contextlib.suppress(*_FAILURES):
-                    await self._announce(meeting)
+            for meeting in [one for one in self._meetings if one not in self._announced]:
+                before = self._announcing.get(meeting)
+                if before is None or before.done():
+                    announcing = self._loop.create_task(self._announce(meeting))
+                    self._announcing[meeting] = announcing
             return PAUSE_S if self._announced.issuperset(self._meetings) else SEARCH_S
         if self._leads:
             with contextlib.suppress(*_FAILURES):
@@ -250,16 +251,24 @@ class Parent:
         if meeting in self._own:
             self._announced.add(meeting)
             return
-        async with connected(meeting) as (connection, own_host):
-            address = next((one for one in self._own if one.host == own_host), None)
-            if address is None:
-                family = socket.AF_INET6 if ":" in own_host else socket.AF_INET
-                port = socket.create_server((own_host, 0), family=family, backlog=BACKLOG)
-                address = Address(own_host, port.getsockname()[1], secrets.token_hex(32))
-                self._own[address] = None
-                await self._listen(port, address)
-            await connection.ask(Request("lead", newest=sorted(self._ranks), address=address))
-            self._announced.add(meeting)
+        with contextlib.suppress(*_FAILURES):
+            async with connected(meeting) as (connection, own_host):
+                address = await self._own_at(own_host)
+                if 0 not in self._ranks:
+                    return  # which has moved meanwhile
+                await connection.ask(Request("lead", newest=sorted(self._ranks), address=address))
+                self._announced.add(meeting)
+
+    async def _own_at(self, own_host: str) -> Address:
+        """Where this one receives, at that address of this host."""
+        address = next((one for one in self._own if one.host == own_host), None)
+        if address is None:
+            family = socket.AF_INET6 if ":" in own_host else socket.AF_INET
+            port = socket.create_server((own_host, 0), family=family, backlog=BACKLOG)
+            address = Address(own_host, port.getsockname()[1], secrets.token_hex(32))
+            self._own[address] = None
+            await self._listen(port, address)
+        return address
 
     async def _look_for_successor(self) -> None:
         """Rank 0 was here, and is on another host now. This one receives until that one does."""

@@ -360,6 +360,19 @@ def test_a_meeting_point_that_has_met_again_does_not_wait_for_who_knows_rank_0(
     assert hosts[1].end() < parent_module.QUIET_S
 
 
+def test_a_lost_meeting_point_does_not_delay_the_host_of_rank_0(hosts: list[Host]) -> None:
+    lost, silent = new_port()
+    with silent:  # as of a host that has lost its power
+        hosts[0].hear(lost, size=2)
+        wait_for(lambda: select.select([silent], [], [], 0.0)[0])
+        meeting, port = new_port()
+        hosts[0].hear(meeting, size=2)
+        hosts[1].hear(meeting, port, size=2)
+        wait_for(hosts[0].received)
+        hosts[1].end()
+        assert hosts[0].end() < wire.ANSWER_S / 2
+
+
 def test_many_folders_on_a_host(hosts: list[Host], tmp_path: Path) -> None:
     """One for each rank, as scripts choose them."""
     first, second, _ = hosts
