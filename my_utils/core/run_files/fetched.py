@@ -298,7 +298,7 @@ class Fetched:
 def _write_host_file(host: _Host) -> None:
     """With it readers take the folder."""
     ranks = sorted({rank for one in host.sent.files if (rank := rank_of(one.name)) is not None})
-    about = host_file(host.sent.host, ranks, host.sent.sent, 0, complete=host.sent.over)
+    about = host_file(host.sent.host, ranks, host.sent.sent, 0, EVERY_S, complete=host.sent.over)
     os.makedirs(host.folder, exist_ok=True)
     with atomic_write(os.path.join(host.folder, HOST_FILE)) as file:
         file.write(about)

@@ -20,7 +20,7 @@ from ... import _core
 from ..bounded_read import describe, read_whole
 from ..ranks import boot_id, host_name, process_began_s
 from .copied import now_in
-from .hosts import is_over
+from .hosts import last_news
 from .pointers import follow_pointer
 from .state import WORLD_SIZE_MAX, FinishedStage, OpenStage, Problem, Rank, Thread
 
@@ -243,7 +243,7 @@ def _threads(threads: Iterable[dict[str, Any]], now_ns: int) -> list[Thread]:
 def _from_heartbeat(label: str, beat: Beat, silent_after_s: float, has_moved: bool) -> Rank:
     found = beat.content
     folder = os.path.dirname(beat.path)
-    now_s = now_in(folder)
+    now_s, is_over = last_news(folder, now_in(folder))
     age, ahead = _age_and_clock(found.time, beat.written_s, now_s)
     if has_moved:
         age, ahead = 0.0, found.time - beat.written_s
@@ -251,7 +251,7 @@ def _from_heartbeat(label: str, beat: Beat, silent_after_s: float, has_moved: bo
         state = "closed"
     else:
         is_late = age > max(silent_after_s, HEARTBEAT_SILENT_S)
-        state = "silent" if is_late or is_over(folder, now_s) else "running"
+        state = "silent" if is_late or is_over else "running"
     seen_ns = round((found.time + age + found.time_offset) * 1e9)
     rank, worker = split_label(label)
     return Rank(

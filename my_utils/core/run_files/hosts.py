@@ -112,24 +112,32 @@ def hosts_text(folders: Iterable[StrPath], now_s: float | None = None) -> str:
     return f"{len(found) + 1 - len(late)} of {len(found) + 1} hosts; {named}{more}"
 
 
-def is_over(folder: str, now_s: float) -> bool:
-    """Whether another host has sent the folder, and its processes have ended as far as is known:
-    its command has, or that on the host of rank 0 has and nothing came for 5 s."""
+def last_news(folder: str, now_s: float) -> tuple[float, bool]:
+    """Until when a folder tells of its processes, in Unix s, and whether these have ended as far as
+    is known. now_s: the time for folders that no other host sends.
+
+    A host that goes on, as it does until twice its pause is over, tells of them until it sent last.
+    They have ended where its command has, or where that on the host of rank 0 has and nothing came
+    for 5 s.
+    """
     about = _read(folder) if is_of_a_host(folder) else None
     if about is None:
-        return False
-    return about.complete or (now_s - about.until > LAST_S and _has_ended(_run_folder(folder)))
+        return now_s, False
+    since_s = now_s - about.until
+    is_over = about.complete or (since_s > LAST_S and _has_ended(_run_folder(folder)))
+    goes_on = not is_over and 0.0 <= since_s <= 2 * about.pause_s
+    return about.until if goes_on else now_s, is_over
 
 
 def host_file(
-    host: str, ranks: Sequence[int], until: float, left_out: int, *, complete: bool
+    host: str, ranks: Sequence[int], until: float, left_out: int, pause_s: float, *, complete: bool
 ) -> bytes:
     """What is written as `host.json`. until: Unix time in s. left_out: bytes that were not sent.
-    complete: nothing comes after this."""
+    pause_s: until it sends again. complete: nothing comes after this."""
     import msgspec
 
     about = {
-        "version": 1, "host": host, "ranks": ranks, "until": until,
+        "version": 1, "host": host, "ranks": ranks, "until": until, "pause": pause_s,
         "complete": complete, "left_out": left_out,
     }  # fmt: skip
     return msgspec.json.encode(about)
@@ -151,12 +159,16 @@ def _host_text(about: _Host) -> str:
 
 
 class _Host:
-    """`host.json`. until: when it sent last, Unix time in s by the clock of rank 0's host."""
+    """`host.json`. until: when it sent last, Unix time in s by the clock of rank 0's host. pause_s:
+    until it sends again; 0 where that is not known."""
 
-    def __init__(self, host: str, until: float, left_out: int, *, complete: bool) -> None:
+    def __init__(
+        self, host: str, until: float, left_out: int, pause_s: float, *, complete: bool
+    ) -> None:
         self.host = host
         self.until = until
         self.left_out = left_out
+        self.pause_s = pause_s
         self.complete = complete
 
 
@@ -178,6 +190,8 @@ def _read(folder: str) -> _Host | None:
         about = decode_object(data)
         until = min(max(float(about["until"]), 0.0), 1e10)
         left_out = int(about.get("left_out", 0))
-        return _Host(str(about["host"]), until, left_out, complete=bool(about["complete"]))
+        pause_s = min(max(float(about.get("pause", 0.0)), 0.0), SILENT_S / 2)
+        complete = bool(about["complete"])
+        return _Host(str(about["host"]), until, left_out, pause_s, complete=complete)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -409,14 +409,20 @@ class Parent:
                 with contextlib.suppress(OSError):
                     (Path(place) / mark).touch()
                     self._marks[Path(place)] = mark
-        hosts = max(self._world_size // max(len(self._reported.ranks), 1), 1)
         newest = list(reversed(self._marks))
         newest.sort(key=lambda place: place != self._run_folder())
         return Response(
             marks=[self._marks[place] for place in newest[:MARKS_MAX]],
-            pause_s=min(max(PAUSE_S, PAUSE_OF_EACH_S * hosts), PAUSE_MAX_S),
-            rows_max=min(ROWS_MAX, ALL_ROWS_MAX // hosts),
+            pause_s=self._pause_s(),
+            rows_max=min(ROWS_MAX, ALL_ROWS_MAX // self._host_count()),
         )
+
+    def _host_count(self) -> int:
+        """As many as there are if each has as many ranks as this one."""
+        return max(self._world_size // max(len(self._reported.ranks), 1), 1)
+
+    def _pause_s(self) -> float:
+        return min(max(PAUSE_S, PAUSE_OF_EACH_S * self._host_count()), PAUSE_MAX_S)
 
     def _take(self, request: Request, payload: bytes) -> Response:
         if request.do == "end":
@@ -424,7 +430,9 @@ class Parent:
                 self._ranks_done.update(request.newest)
             for (sender, _, _), folder in self._received.items():
                 if sender == request.id:
-                    folder.note(request.ranks, request.left_out, complete=request.last)
+                    folder.note(
+                        request.ranks, request.left_out, self._pause_s(), complete=request.last
+                    )
             return Response()
         if request.do not in ("put", "drop"):
             raise Refused(f"no request: {request.do!r}")

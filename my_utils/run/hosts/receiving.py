@@ -72,9 +72,9 @@ class HostFolder:
             with self._opened() as folder, contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
 
-    def note(self, ranks: Sequence[int], left_out: int, *, complete: bool) -> None:
+    def note(self, ranks: Sequence[int], left_out: int, pause_s: float, *, complete: bool) -> None:
         """The sender has sent all that there is now, or for ever."""
-        about = host_file(self._host, ranks, time.time(), left_out, complete=complete)
+        about = host_file(self._host, ranks, time.time(), left_out, pause_s, complete=complete)
         with self._opened() as folder:
             _write(folder, f"{HOST_FILE}.new", 0, about, anew=True)
             os.replace(f"{HOST_FILE}.new", HOST_FILE, src_dir_fd=folder, dst_dir_fd=folder)

@@ -24,6 +24,7 @@ HEADER = (
 )
 SAID = b'1.0,,node,0,my_utils.process,INSTANT,,"pid=1,rank=3"\n'
 ROOM = 1 << 20
+PAUSE_S = 2.0  # between two turns of the sender
 
 
 def row(step: int) -> bytes:
@@ -204,20 +205,20 @@ def test_what_has_no_space_is_counted_and_the_rest_comes(
     pair.turn()
     assert pair.files() == {"rank_3.heartbeat.json": beat}  # else it had ended in the middle
     assert pair.sending.left_out == 5000
-    pair.received.note([3], pair.sending.left_out, complete=True)
+    pair.received.note([3], pair.sending.left_out, PAUSE_S, complete=True)
     text = hosts_text([pair.there])
     assert text.startswith("1 of 2 hosts; node-b until ")
     assert text.endswith(", without 4.88 KiB")
     monkeypatch.undo()
     pair.turn()
     assert (len(pair.files()["rank_3.100.windows"]), pair.sending.left_out) == (5000, 0)
-    pair.received.note([3], 0, complete=True)
+    pair.received.note([3], 0, PAUSE_S, complete=True)
     assert hosts_text([pair.there]) == ""
 
 
 def test_a_host_that_is_gone_is_named_with_its_time(pair: Pair) -> None:
     assert host_folders(pair.run) == []  # it has not sent all that there was
-    pair.received.note([3], 0, complete=False)
+    pair.received.note([3], 0, PAUSE_S, complete=False)
     assert host_folders(pair.run) == [str(pair.there)]
     until = json.loads((pair.there / "host.json").read_text())["until"]
     assert hosts_text([pair.run, pair.there], until + 60) == ""
@@ -229,15 +230,41 @@ def test_a_rank_of_a_host_that_is_over_does_not_run(pair: Pair, how: str) -> Non
     """However new its last sign of life is."""
     (pair.here / "rank_3.heartbeat.json").write_bytes(heartbeat())
     pair.turn()
-    pair.received.note([3], 0, complete=False)
+    pair.received.note([3], 0, PAUSE_S, complete=False)
     assert [one.state for one in find_ranks(str(pair.run)).ranks] == ["running"]
     if how == "it is lost":
         (pair.run / "run.json").write_text('{"ended": 1.0}')
         host = json.loads((pair.there / "host.json").read_text())
         (pair.there / "host.json").write_text(json.dumps({**host, "until": time.time() - 6.0}))
     else:
-        pair.received.note([3], 0, complete=True)
+        pair.received.note([3], 0, PAUSE_S, complete=True)
     assert [one.state for one in find_ranks(str(pair.run)).ranks] == ["silent"]
+
+
+@pytest.mark.parametrize(
+    ("sent_before_s", "said_before_s", "state"),
+    [
+        (40.0, 1.0, "running"),
+        (40.0, 30.0, "silent"),  # it had said nothing when its host sent last
+        (110.0, 1.0, "silent"),  # its host is late, too
+    ],
+)
+def test_a_rank_does_not_count_as_silent_between_two_sendings_of_its_host(
+    pair: Pair, sent_before_s: float, said_before_s: float, state: str
+) -> None:
+    """With a thousand hosts there are 50 s between them."""
+    now_s = time.time()
+    said_s = now_s - sent_before_s - said_before_s
+    (pair.here / "rank_3.heartbeat.json").write_bytes(heartbeat(time=said_s))
+    pair.turn()
+    os.utime(pair.there / "rank_3.heartbeat.json", (said_s, said_s))
+    pair.received.note([3], 0, 50.0, complete=False)
+    host = json.loads((pair.there / "host.json").read_text())
+    (pair.there / "host.json").write_text(json.dumps({**host, "until": now_s - sent_before_s}))
+    (rank,) = find_ranks(str(pair.run)).ranks
+    assert rank.state == state
+    if state == "running":
+        assert rank.beat_age_s == pytest.approx(said_before_s, abs=0.1)
 
 
 def test_a_heartbeat_that_is_being_written_over_waits(pair: Pair) -> None:

@@ -420,6 +420,21 @@ def test_a_host_whose_files_cannot_be_kept_is_named_and_nobody_waits_for_it(
     assert capfd.readouterr().err.startswith(said)
 
 
+def test_of_many_hosts_each_has_its_longer_pause_in_its_file(
+    hosts: list[Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By which readers know for how long it may say nothing."""
+    monkeypatch.setattr(parent_module, "QUIET_S", 0.5)
+    meeting, port = new_port()
+    hosts[0].hear(meeting, port, size=1000)
+    hosts[1].hear(meeting, size=1000)
+    wait_for(hosts[0].received)
+    (folder,) = host_folders(hosts[0].logs)
+    assert json.loads(Path(folder, "host.json").read_text())["pause"] == 50.0
+    hosts[1].end()
+    hosts[0].end()  # it waits for the others
+
+
 def test_a_host_that_finds_nobody_says_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
