@@ -266,12 +266,14 @@ class _Sorter:
             found.stays[self._rank.paths[path]] = Stays(places[known], own_ns[rows][known])
 
     def _meeting_paths(self) -> list[int]:
-        """Where nothing was recorded, of stages that are named for it."""
+        """Where nothing was recorded, of stages that are named for it. Ranks that meet while they
+        restore a checkpoint restore it: no step has such a stage."""
         recorded = {stage for stage, _, _ in self._times.meetings}
         return [
             number
             for number, path in enumerate(self._rank.paths)
-            if path in recorded or (not recorded and kind_of_stage(path) == "communication")
+            if (path in recorded or (not recorded and kind_of_stage(path) == "communication"))
+            and row_of_stage(path) != RESTORE
         ]
 
     def _add_files(self, found: AttemptTimes, stages: Mask) -> None:

@@ -18,6 +18,7 @@ from my_utils.analysis.ledger.read import LedgerReader
 from my_utils.analysis.ledger.rows import GOODPUT, PLACES, ROWS
 from my_utils.analysis.ledger.text import ledger_lines, table_lines
 from my_utils.analysis.replay.inputs import verdict_of
+from my_utils.cli.why import main as why
 
 from ...support.planted_runs import Run
 from ...support.run_csv import HEADER, START_NS, RankCsv
@@ -128,6 +129,40 @@ def test_a_stage_with_sends_and_receives_is_not_split(tmp_path: Path) -> None:
             one.in_order().write(tmp_path / kinds[0])
         waits.append(of(ledger_of(tmp_path / kinds[0]), "waiting"))
     assert waits == [40_000_000, 0]
+
+
+def restoring(folder: Path, step: int, note: str) -> Path:
+    """Two ranks that load a checkpoint together, rank 1 for 2 ms more: in a stage of which the
+    run's rows say that they meet in it, or inside which they call a collective. They do so before
+    the stages of a step."""
+    for rank in range(2):
+        one = RankCsv(rank, 2)
+        one.process()
+        one.note("run", {"version": 1})
+        one.note("sync", {"stage": "backward", "kind": "ddp", "members": ""})
+        if note == "sync":
+            one.note("sync", {"stage": "restore", "kind": "collective", "members": ""})
+        else:
+            one.note("group", {"label": "", "members": "0-1"})
+        for number in range(40):
+            at = 20.0 * number
+            one.step(number, at, [("input", 9, 10), ("forward", 10, 12), ("backward", 12, 17)])
+            if number == step:
+                one.stage("restore", number, at, at + 5 + 2 * rank)
+            if number == step and note == "call":
+                one.stage("all_gather ", number, at + 1, at + 4, tag="collectives")
+        one.in_order().write(folder)
+    return folder
+
+
+@pytest.mark.parametrize("note", ["sync", "call"])
+@pytest.mark.parametrize("step", [0, 5], ids=["at first", "in a step"])
+def test_ranks_that_meet_to_restore_do_not_wait(tmp_path: Path, step: int, note: str) -> None:
+    folder = restoring(tmp_path / "logs", step, note)
+    ledger = ledger_of(folder)
+    assert [of(ledger, "restore", rank) for rank in range(2)] == [5_000_000, 7_000_000]
+    assert ledger.total_ns("waiting") == 0
+    assert why([str(folder), "--ledger", "--quiet"]) in (0, 3)
 
 
 # --- attempts ---

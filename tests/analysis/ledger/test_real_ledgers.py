@@ -273,6 +273,38 @@ def test_of_a_restart_from_a_checkpoint(tmp_path: Path) -> None:
     assert of(ledger, "restart") > 0 and of(ledger, "in vain") > 0
 
 
+RESUMES = """
+import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as checkpoint
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+checkpoint.load(model.module.state_dict(), checkpoint_id=sys.argv[1])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(30):
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def test_of_ranks_that_load_a_checkpoint_together(tmp_path: Path) -> None:
+    import torch
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    model = torch.nn.Linear(8, 1)
+    save(model.state_dict(), checkpoint_id=tmp_path / "kept", no_dist=True)
+    (tmp_path / "train.py").write_text(RESUMES)
+    train = [str(tmp_path / "train.py"), str(tmp_path / "kept")]
+    run(tmp_path, *LAUNCH, "--standalone", "--nproc-per-node=2", *train)
+    ledger = judged(tmp_path, 2)
+    for rank in range(2):
+        rows = profile_rows.read(tmp_path / "logs" / f"profile_rank_{rank}.csv")
+        restore = [row for row in rows if (row.name, row.kind) == ("restore", "END")]
+        took_ms = sum(row.duration_ns or 0 for row in restore) * 1e-6
+        print(f"restore of rank {rank}: {of(ledger, 'restore', rank)} ms, it took {took_ms} ms")
+        assert of(ledger, "restore", rank) == pytest.approx(took_ms, abs=0.001) and took_ms
+
+
 @pytest.mark.thorough
 def test_of_a_hang_that_is_killed(tmp_path: Path) -> None:
     """Its heart beats each 2.5 s at least: what comes after the last beat is not known."""
