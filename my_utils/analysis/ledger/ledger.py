@@ -177,13 +177,19 @@ def _shifts(ranks: Sequence[RankTimes]) -> dict[int, int]:
     """By rank, ns by which its host's clock is ahead of the first one's, where it is so far off
     that the hosts cannot have begun at such different times: an attempt begins together."""
     first, *others = sorted(ranks, key=lambda one: one.rank)
-    begins = first.begins_ns()
+    begins = _begins_ns(first)
     found = {}
     for one in others:
-        known = [ns - begins[number] for number, ns in one.begins_ns().items() if number in begins]
+        own = _begins_ns(one)
+        known = [ns - begins[number] for number, ns in own.items() if number in begins]
         if one.host != first.host and known and abs(known[-1]) >= CLOCKS_APART_NS:
             found[one.rank] = known[-1]
     return found
+
+
+def _begins_ns(rank: RankTimes) -> dict[int, int]:
+    """Of each attempt when its first stage begins, Unix time."""
+    return {n: one.first_ns for n, one in rank.attempts.items() if one.first_ns is not None}
 
 
 def _span(ranks: Sequence[RankTimes], job: Job) -> tuple[int, int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from ...core.run_files.run_metadata import Note
 from ..verdict.device_cells import on_device, rows_with_gpu_times
 from ..verdict.kinds import kind_of_stage
 from ..verdict.rank_files import Columns, RankStages, all_same, chosen, depths_of, last_run
+from ..verdict.run_ranks import OwnAttempts, attempts_together
 from ..verdict.tracks import training_rows
 from .calls import meetings_inside
 from .rows import (
@@ -64,8 +65,9 @@ class Stays(NamedTuple):
 class AttemptTimes:
     """One start of a rank's process. began_ns: of the process, Unix time; set_up_ns, ended_ns: of
     its recording; dead_seen_ns: the last sign of life of the attempt before, where that was killed;
-    None where it is not known. imported_ns: when torch had been imported, None where
-    it is not known; joined_ns: in `init_process_group`. steps: rising. ns: step × row, of the first
+    None where it is not known. first_ns, last_ns: of its stages, None where it has none.
+    imported_ns: when torch had been imported, None where it is not known; joined_ns: in
+    `init_process_group`. steps: rising. ns: step × row, of the first
     `IN_STEPS` rows. outside: ns before its first step and after its last one, by row. stays: by
     stage, of those in which ranks meet, or may. counters: µs of each step, by name, 0 where
     missing. saved: keys of its checkpoints, and the step that was done last before each; restored:
@@ -76,6 +78,8 @@ class AttemptTimes:
     set_up_ns: int | None = None
     ended_ns: int | None = None
     dead_seen_ns: int | None = None
+    first_ns: int | None = None
+    last_ns: int | None = None
     imported_ns: int | None = None
     joined_ns: int = 0
     steps: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -103,10 +107,46 @@ class RankTimes:
     gaps: list[Gap]
     meetings: list[tuple[str, str, str]]
 
-    def begins_ns(self) -> dict[int, int]:
-        """Of each attempt when its first stage begins, Unix time."""
-        first = self.gaps[0].before if self.gaps else max(self.attempts)
-        return {first: self.first_ns, **{gap.after: gap.end_ns for gap in self.gaps}}
+    def own_attempts(self, is_gone: bool) -> OwnAttempts:
+        """From the first to the last stage of each; of one without a stage, from its process's
+        begin until that of the next one."""
+        spans = {}
+        next_ns = None
+        for number, one in reversed(self.attempts.items()):
+            known = (one.began_ns, one.set_up_ns, one.first_ns, one.ended_ns, one.last_ns)
+            moments = [ns for ns in known if ns is not None]
+            if one.first_ns is not None and one.last_ns is not None:
+                spans[number] = one.first_ns, one.last_ns
+            else:
+                until_ns = max(moments) if next_ns is None else next_ns - 1
+                spans[number] = min(moments), max(*moments, until_ns)
+            next_ns = min(moments)
+        return OwnAttempts(self.host, spans, is_gone)
+
+
+def numbered_alike(ranks: Sequence[RankTimes], gone: Collection[int] = ()) -> list[RankTimes]:
+    """The same with one number for what is one attempt of the run, rising: a rank counts its own
+    starts, and one that has come later has less of them. gone: those that the last attempt has no
+    more."""
+    numbers: list[dict[int, int]] = [{} for _ in ranks]
+    number = 0
+    spans = [one.own_attempts(one.rank in gone) for one in ranks]
+    for together in attempts_together(spans):
+        number = max(number + 1, *(own for _, own in together))
+        for row, own in together:
+            numbers[row][own] = number
+    return [_renumbered(one, own) for one, own in zip(ranks, numbers, strict=True)]
+
+
+def _renumbered(rank: RankTimes, numbers: Mapping[int, int]) -> RankTimes:
+    """numbers: by those that the rank has given itself."""
+    if all(own == number for own, number in numbers.items()):
+        return rank
+    attempts = {
+        number: replace(rank.attempts[own], number=number) for own, number in numbers.items()
+    }
+    gaps = [gap._replace(before=numbers[gap.before], after=numbers[gap.after]) for gap in rank.gaps]
+    return replace(rank, attempts=dict(sorted(attempts.items())), gaps=gaps)
 
 
 def attempt_numbers(ranks: Iterable[RankTimes]) -> list[int]:
@@ -202,6 +242,8 @@ class _Sorter:
         for number in np.unique(self._stages["attempt"]).tolist():
             found = attempts.setdefault(number, AttemptTimes(number))
             stages = self._stages["attempt"] == number
+            found.first_ns = int(self._stages["begin_ns"][stages].min())
+            found.last_ns = int(self._stages["end_ns"][stages].max())
             here = self._left & (self._attempt == number)
             here = self._take_outside(found, here, stages)
             self._add_steps(found, here)

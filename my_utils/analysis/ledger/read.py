@@ -12,7 +12,7 @@ from ..verdict.rank_files import RankStages
 from ..verdict.run_data import RunData
 from ..verdict.sync import find_meetings
 from .ledger import HUNG_S, Job, Ledger, make_ledger
-from .rank_times import RankTimes, times_of_rank
+from .rank_times import RankTimes, numbered_alike, times_of_rank
 from .recent import Recent, make_recent
 
 
@@ -42,12 +42,13 @@ class LedgerReader:
         if self._run is None or not self._ranks:
             return None
         there = {*self._run.ranks.tolist(), *self._run.gone}
-        kept = [one for one in self._ranks if one.rank in there]
+        gone = self._run.gone
+        kept = numbered_alike([one for one in self._ranks if one.rank in there], gone)
         size = min(self._run.world_size, WORLD_SIZE_MAX)
         run_file = self._run.run_file
         job = Job(
             _ns(run_file.get("started")), _ns(run_file.get("ended")), _missing(size, there),
-            self._run.gone, self._run.processes, list(_inferred(self._run)),
+            gone, self._run.processes, list(_inferred(self._run)),
         )  # fmt: skip
         return make_ledger(kept, job, HUNG_S if hung_s is None else hung_s, ranks)
 
@@ -56,7 +57,7 @@ class LedgerReader:
         if self._run is None:
             return None
         there = set(self._run.ranks.tolist())
-        kept = [one for one in self._ranks if one.rank in there]
+        kept = numbered_alike([one for one in self._ranks if one.rank in there])
         return make_recent(kept, seconds, list(_inferred(self._run)))
 
 

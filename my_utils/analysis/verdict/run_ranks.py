@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,15 @@ class RunRanks:
     gone: list[int]
     shifts: dict[int, int]
     lost: list[tuple[int, int]]
+
+
+class OwnAttempts(NamedTuple):
+    """The attempts of a rank, which counts its own starts. spans: by its number of each from when
+    to when it was, ns by the clock of its host. is_gone: the last attempt has it no more."""
+
+    host: str
+    spans: Mapping[int, tuple[int, int]]
+    is_gone: bool = False
 
 
 def ranks_of_run(read: list[RankCells]) -> RunRanks:
@@ -137,7 +147,7 @@ def _number_through(ranks: Sequence[RankCells]) -> dict[int, int]:
     numbers: list[dict[int, int]] = [{} for _ in counted]  # of a rank's own attempts, in the run
     shifts: dict[int, int] = {}
     end = 0
-    for attempt, together in enumerate(_together(counted)):
+    for attempt, together in enumerate(attempts_together([*map(_own_attempts, counted)])):
         bounds = [counted[row].attempts[own] for row, own in together]
         shifts[attempt] = max(0, end - min(each.first for each in bounds)) if attempt else 0
         end = max(each.last for each in bounds) + shifts[attempt] + 1
@@ -152,47 +162,54 @@ def _number_through(ranks: Sequence[RankCells]) -> dict[int, int]:
     return shifts
 
 
-def _together(ranks: Sequence[RankCells]) -> Iterator[list[tuple[int, int]]]:
+def _own_attempts(rank: RankCells) -> OwnAttempts:
+    spans = {own: (each.begin_ns, each.end_ns) for own, each in rank.attempts.items()}
+    return OwnAttempts(rank.metadata.host, spans)
+
+
+def attempts_together(ranks: Sequence[OwnAttempts]) -> Iterator[list[tuple[int, int]]]:
     """The attempts of the run, in order, each as places of ranks with their own numbers of it.
 
     Where all ranks have the same numbers, these say it. Else a rank has come later than others:
-    attempts that overlap in time are one.
+    attempts that overlap in time are one, but for those of one rank.
+
+    >>> first, later = OwnAttempts("a", {1: (0, 9), 2: (20, 29)}), OwnAttempts("a", {1: (21, 28)})
+    >>> list(attempts_together([first, later]))
+    [[(0, 1)], [(0, 2), (1, 1)]]
     """
-    numbers = {tuple(sorted(one.attempts)) for one in ranks}
+    numbers = {tuple(sorted(one.spans)) for one in ranks}
     if len(numbers) < 2:
         for own in itertools.chain(*numbers):
             yield [(row, own) for row in range(len(ranks))]
         return
-    found: list[tuple[int, int]] = []
+    found: dict[int, int] = {}
     end_ns = 0
     for begin_ns, own_end_ns, row, own in sorted(_moments(ranks)):
-        if found and begin_ns > end_ns:
-            yield found
-            found = []
-        found.append((row, own))
+        if found and (begin_ns > end_ns or row in found):
+            yield [*found.items()]
+            found = {}
+        found[row] = own
         end_ns = max(end_ns, own_end_ns)
     if found:
-        yield found
+        yield [*found.items()]
 
 
-def _moments(ranks: Sequence[RankCells]) -> Iterator[tuple[int, int, int, int]]:
+def _moments(ranks: Sequence[OwnAttempts]) -> Iterator[tuple[int, int, int, int]]:
     """Of each attempt when it began and ended, its rank's place and its number, by the clock of the
     host whose ranks have most attempts. What ran on another host at no time that one of these did
-    is moved: the last attempts began together."""
-    longest = max(ranks, key=lambda one: len(one.attempts))
-    host = longest.metadata.host
-    known = [one for one in ranks if one.metadata.host == host]
-    spans = [attempt for one in known for attempt in one.attempts.values()]
-    last_ns = longest.attempts[max(longest.attempts)].begin_ns
+    is moved: the last attempts began together, or the first ones of a rank that is gone."""
+    longest = max(ranks, key=lambda one: len(one.spans))
+    known = [span for one in ranks if one.host == longest.host for span in one.spans.values()]
     for row, one in enumerate(ranks):
         shift_ns = 0
-        if one.metadata.host != host and any(
-            not any(each.begin_ns <= span.end_ns and span.begin_ns <= each.end_ns for span in spans)
-            for each in one.attempts.values()
+        if one.host != longest.host and any(
+            not any(begin_ns <= last and first <= end_ns for first, last in known)
+            for begin_ns, end_ns in one.spans.values()
         ):
-            shift_ns = last_ns - one.attempts[max(one.attempts)].begin_ns
-        for own, each in one.attempts.items():
-            yield each.begin_ns + shift_ns, each.end_ns + shift_ns, row, own
+            which = min if one.is_gone else max
+            shift_ns = longest.spans[which(longest.spans)][0] - one.spans[which(one.spans)][0]
+        for own, (begin_ns, end_ns) in one.spans.items():
+            yield begin_ns + shift_ns, end_ns + shift_ns, row, own
 
 
 def describe_problems(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]:

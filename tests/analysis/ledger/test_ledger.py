@@ -214,6 +214,104 @@ def test_the_job_may_have_fewer_or_more_ranks_later(tmp_path: Path) -> None:
         assert of(ledger, "launcher", 2) == 0 and of(ledger, "exit", 2) == 0
 
 
+def joined_later(folder: Path, own: int, died: bool = False) -> Path:
+    """Rank 1 runs on host B, which joins after 300 s: its first attempt, `own` by its own count.
+    Before that rank 0 computes for 800 ms a step, and then for 400 ms, and waits for rank 1, which
+    computes for 700 ms. died: rank 0 was also started in between, and did nothing."""
+    for rank, host, attempts in ((0, "A", {1: 800, 2 + died: 400}), (1, "B", {own: 700})):
+        one = RankCsv(rank, 2, host)
+        if died and rank == 0:
+            one.process(2, 200_000)
+        for attempt, forward_ms in attempts.items():
+            at = 0 if forward_ms == 800 else 300_000
+            one.process(attempt, at)
+            one.note("run", {"version": 1}, at)
+            sync = {"stage": "all_reduce", "kind": "collective", "members": ""}
+            one.note("sync", sync, at)
+            stages = [("forward", 0, forward_ms), ("all_reduce", forward_ms, 890)]
+            for step in range(100):
+                one.step(step, at + 1000.0 * step, [*stages, ("optimizer", 890, 900)])
+        one.in_order().write(folder)
+    return folder
+
+
+@pytest.mark.parametrize("own", [1, 2])
+def test_a_rank_that_joins_later_counts_its_own_attempts(tmp_path: Path, own: int) -> None:
+    ledger = ledger_of(joined_later(tmp_path / "logs", own))
+    assert [of(ledger, "waiting", rank) for rank in range(2)] == [100 * 300_000_000, 0]
+    assert of(ledger, "not recorded", 1) == 300 * 10**9
+    assert [of(ledger, row, 1) for row in ("launcher", "launch", "restart")] == [0, 0, 0]
+    assert [(one.rank, one.row) for one in ledger.culprits] == [(1, "compute")]
+    assert [one.number for one in ledger.attempts] == [1, 2]
+
+
+def test_an_attempt_without_a_stage_stays_one(tmp_path: Path) -> None:
+    ledger = ledger_of(joined_later(tmp_path / "logs", 1, died=True))
+    assert [(one.number, one.first_step) for one in ledger.attempts] == [(1, 0), (2, None), (3, 0)]
+    assert of(ledger, "waiting") == 100 * 300_000_000
+    assert of(ledger, "not recorded", 1) == 300 * 10**9
+
+
+def test_an_attempt_in_which_one_rank_did_nothing_is_that_of_the_others(tmp_path: Path) -> None:
+    """Rank 1 dies at once in the first attempt, in which rank 0 does steps; rank 2 joins later."""
+    folder = tmp_path / "logs"
+    for rank, attempts in ((0, {1: 10, 2: 300}), (1, {1: 5, 2: 300}), (2, {1: 300})):
+        one = RankCsv(rank, 3)
+        for attempt, at_s in attempts.items():
+            one.process(attempt, 1000.0 * at_s)
+            one.note("run", {"version": 1}, 1000.0 * at_s)
+            for step in range(0 if at_s == 5 else 100):
+                one.step(step, 1000.0 * (at_s + step), [("input", 0, 100), ("forward", 100, 900)])
+        one.write(folder)
+    ledger = ledger_of(folder)
+    assert [one.number for one in ledger.attempts] == [1, 2]
+    assert of(ledger, "not recorded", 1) == of(ledger, "restart", 2) == 0
+    assert of(ledger, "not recorded", 2) == 290 * 10**9  # since the first stage of the job
+
+
+def test_a_rank_that_comes_with_its_own_first_attempt_was_not_there(tmp_path: Path) -> None:
+    """On the host of the others, and without `my_utils run`."""
+    folder = tmp_path / "logs"
+    Run(ranks=2, steps=60).write(folder)
+    Run(ranks=3, steps=60, first_step=60, attempt=2, start_ns=LATER_NS).write(folder)
+    by_the_run = ledger_of(folder)
+    file = folder / "profile_rank_2.csv"
+    file.write_text(file.read_text().replace("attempt=2", "attempt=1"))
+    assert ledger_of(folder).ns.tolist() == by_the_run.ns.tolist()
+    assert of(by_the_run, "not recorded", 2) == LATER_NS - START_NS
+
+
+def test_a_rank_that_is_gone_on_a_host_of_another_time(tmp_path: Path) -> None:
+    """Its only attempt is the first one, though its clock is hours ahead."""
+    folder = tmp_path / "logs"
+    for rank, host, attempts in ((0, "A", {1: 0, 2: 200_000}), (1, "B", {1: 7_200_000})):
+        one = RankCsv(rank, 2 - rank, host)
+        for attempt, at in attempts.items():
+            one.world_size = 2 if attempt == 1 else 1
+            one.process(attempt, at)
+            one.note("run", {"version": 1}, at)
+            one.note("sync", {"stage": "all_reduce", "kind": "collective", "members": ""}, at)
+            enter = 400 + 300 * rank
+            for step in range(100):
+                stages = [("forward", 0.0, enter), ("all_reduce", enter, 890.0)]
+                one.step(step, at + 1000.0 * step, [*stages, ("optimizer", 890, 900)])
+        one.write(folder)
+    ledger = ledger_of(folder)
+    assert of(ledger, "waiting") == 100 * 300_000_000
+    assert of(ledger, "not recorded", 1) == pytest.approx(200e9, abs=1e9)
+
+
+def test_the_newest_minutes_of_a_rank_that_joined_later(tmp_path: Path) -> None:
+    shares = []
+    for own in (1, 2):
+        reader = LedgerReader()
+        verdict_of([str(joined_later(tmp_path / str(own), own))], ledger=reader)
+        found = reader.recent(60.0)
+        assert found is not None
+        shares.append(found.shares)
+    assert shares[0] == shares[1] and shares[0]["waiting"] == pytest.approx(0.15, abs=0.002)
+
+
 def test_diff_says_how_goodput_differs(tmp_path: Path) -> None:
     Run(ranks=2, steps=60).write(tmp_path / "one")
     restarted(tmp_path / "two", 40)
