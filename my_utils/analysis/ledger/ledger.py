@@ -35,7 +35,6 @@ from .sweep import Integers
 
 CULPRITS_MAX = 8
 CLOCKS_APART_NS = 60 * 10**9  # between hosts: less may be a slow start
-HUNG_S = 30.0  # without progress before its end, from which on a process hung
 
 
 @dataclass
@@ -108,7 +107,7 @@ class Job(NamedTuple):
 def make_ledger(
     ranks: Sequence[RankTimes],
     job: Job,
-    hung_s: float = HUNG_S,
+    hung_s: float,
     shown: Collection[int] | None = None,
 ) -> Ledger | None:
     """None where no rank has a stage, or their times are damaged. hung_s: without progress before

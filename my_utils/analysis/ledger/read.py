@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from ...core.run_files.state import WORLD_SIZE_MAX
+from ..verdict.endings import hangs_after_s
 from ..verdict.rank_files import RankStages
+from ..verdict.rules import judged_columns
 from ..verdict.run_data import RunData
 from ..verdict.sync import find_meetings
-from .ledger import HUNG_S, Job, Ledger, make_ledger
+from .ledger import Job, Ledger, make_ledger
 from .rank_times import RankTimes, numbered_alike, times_of_rank
 from .recent import Recent, make_recent
 
@@ -37,8 +39,8 @@ class LedgerReader:
         self, hung_s: float | None = None, ranks: Collection[int] | None = None
     ) -> Ledger | None:
         """None where the run, or its rows, could not be read. hung_s: without progress before its
-        end, from which on a process hung; 30 by default. ranks: whose rows it has; all by
-        default."""
+        end, from which on a process hung; by default the longer of 30 and five mean steps. ranks:
+        whose rows it has; all by default."""
         if self._run is None or not self._ranks:
             return None
         there = {*self._run.ranks.tolist(), *self._run.gone}
@@ -50,7 +52,9 @@ class LedgerReader:
             _ns(run_file.get("started")), _ns(run_file.get("ended")), _missing(size, there),
             gone, self._run.processes, list(_inferred(self._run)),
         )  # fmt: skip
-        return make_ledger(kept, job, HUNG_S if hung_s is None else hung_s, ranks)
+        return make_ledger(
+            kept, job, _hangs_after_s(self._run) if hung_s is None else hung_s, ranks
+        )
 
     def recent(self, seconds: float) -> Recent | None:
         """Of the newest steps that were read, up to so many seconds; None where there are none."""
@@ -59,6 +63,13 @@ class LedgerReader:
         there = set(self._run.ranks.tolist())
         kept = numbered_alike([one for one in self._ranks if one.rank in there])
         return make_recent(kept, seconds, list(_inferred(self._run)))
+
+
+def _hangs_after_s(run: RunData) -> float:
+    """By the mean of the steps that the verdict judges."""
+    columns, _ = judged_columns(run, None)
+    judged_ns = run.step_ns[:, columns] if len(columns) else np.zeros(1)
+    return hangs_after_s(float(judged_ns.mean()) * 1e-9)
 
 
 def _inferred(run: RunData) -> Iterator[tuple[str, frozenset[int]]]:

@@ -19,7 +19,19 @@ from .rank_cells import RankCells
 from .run_data import CLOSED, Process
 
 NAMED_MAX = 2
+HUNG_S = 30.0  # below it a checkpoint or an evaluation is more likely
+MEAN_STEPS = 5.0
 EXITED, KILLED = "exit", "killed or crashed"
+
+
+def hangs_after_s(step_s: float, least_s: float = HUNG_S) -> float:
+    """How long a rank may make no progress before it counts as hung, in seconds: five mean steps,
+    and `least_s` at least. step_s: what a step takes in the mean, 0.0 where that is not known.
+
+    >>> hangs_after_s(0.2), hangs_after_s(120.0)
+    (30.0, 600.0)
+    """
+    return max(least_s, MEAN_STEPS * step_s)
 
 
 def run_file_of(paths: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

@@ -31,11 +31,9 @@ from ..live.stacks import (
 from ..live.view import standstill_lines, visible
 from ..process_stacks.request import Stacks
 from ..timeline.data import TimelineData
-from ..verdict.endings import command_ending, run_file_of
+from ..verdict.endings import command_ending, hangs_after_s, run_file_of
 from ..verdict.result import Verdict, VerdictData
 
-HUNG_AFTER_S = 30.0  # below it a checkpoint or an evaluation is more likely
-MEAN_STEPS = 5.0
 GONE_AFTER_S = 600.0  # without a sign of life for so long, nobody answers
 LINES_MAX = 80  # of stacks; those of equal ranks are one
 
@@ -136,7 +134,7 @@ def find_hang(
     if not log_dirs:
         return None
     if after_s is None:
-        after_s = max(HUNG_AFTER_S, MEAN_STEPS * verdict.step_ns * 1e-9)
+        after_s = hangs_after_s(verdict.step_ns * 1e-9)
     request = SnapshotRequest(log_dirs, None, after_s, after_s, dumps_in(log_dirs))
     note = ""
     usual = make_usual(Recorded(log_dirs))

@@ -325,6 +325,36 @@ def test_diff_says_how_goodput_differs(tmp_path: Path) -> None:
     assert f"restart 0.0 % and {100 * ledgers[1].share('restart'):.1f} %" in line
 
 
+# --- a hang ---
+
+
+@pytest.mark.parametrize(
+    ("step_s", "still_s", "row"),
+    [(1.0, 29, "other code"), (1.0, 31, "hang"), (120.0, 590, "other code"), (120.0, 610, "hang")],
+)
+def test_a_process_hangs_after_thirty_seconds_and_five_mean_steps(
+    tmp_path: Path, step_s: float, still_s: int, row: str
+) -> None:
+    """As `my_utils why` says it. The next process keeps the last sign of the one that was killed,
+    which came so long after its last progress."""
+    one = RankCsv()
+    one.process()
+    one.note("run", {"version": 1})
+    ms = 1000 * step_s
+    dead_ms = 20 * ms + 1000 * still_s
+    for attempt, at in ((1, 0.0), (2, dead_ms + 100)):
+        if attempt == 2:
+            seen = {"dead_seen_ns": START_NS + round(dead_ms * 1e6)}
+            one.note("process", {"pid": 2, "rank": 0, "world_size": 1, "attempt": 2, **seen}, at)
+            one.node = 2 << 32
+        for step in range(20):
+            stages = [("input", 0, 0.1 * ms), ("forward", 0.1 * ms, 0.9 * ms)]
+            one.step(step, at + step * ms, [*stages, ("optimizer", 0.9 * ms, ms)])
+    ledger = ledger_of(one.write(tmp_path / "logs"))
+    assert of(ledger, row) == still_s * 10**9
+    assert of(ledger, "hang") + of(ledger, "other code") == still_s * 10**9
+
+
 # --- what was not recorded ---
 
 

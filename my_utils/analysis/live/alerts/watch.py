@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ....core.ranges import ranks_text
 from ....core.run_files.state import Rank
 from ....core.units import age_text, bytes_text, percent_text, time_text
+from ...verdict.endings import HUNG_S, hangs_after_s
 from ...verdict.replicas import ReplicaReader
 from ...verdict.result import Finding
 from ..hang import Hang, find_hang
@@ -23,8 +24,6 @@ from .host_memory import DAY_S, HostMemory
 from .hysteresis import Change, Hysteresis
 from .steps import Steps
 
-HUNG_S = 30.0  # below it a checkpoint or an evaluation is more likely
-MEAN_STEPS = 5.0
 UNNAMED = 0.5  # of that time, for which a hang waits until a rank is named
 GOODPUT_LEAST = 0.5
 BEGINS_S, ENDS_S = 20.0, 60.0
@@ -153,7 +152,7 @@ class Watch:
         """The poll says cheaply whether it may hang; who holds up the others is found once. Where
         nobody is named at first, the others may not have stood still for so long yet."""
         mean_s = self._steps.usual_s or self._steps.level_s
-        after_s = max(self._limits.hung_s, MEAN_STEPS * mean_s)
+        after_s = hangs_after_s(mean_s, self._limits.hung_s)
         found = find_hang(ranks, seen.missing, after_s, seen.suspects)
         if not self._limits.hung_s or not _stands(found):
             self._unnamed_s = None
