@@ -17,6 +17,7 @@ from my_utils.cli.why import main as why
 from my_utils.core.moments import parse_moment
 
 from ..support.planted_runs import Run
+from ..support.run_csv import START_NS, RankCsv
 
 pytestmark = pytest.mark.no_torch
 
@@ -105,6 +106,45 @@ def test_at_shows_the_part_that_has_the_moment(logs: Path, judge: Judge) -> None
     begins = begins_in(logs)
     assert judge("--at", local(begins[100]).isoformat()) == before
     assert judge("--at", local(begins[300] + 0.01).isoformat()) == after
+
+
+def judged(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> dict[str, Any]:
+    why([str(folder), "--json", *options])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+STAGES = [("input", 0.0, 100.0), ("forward", 100.0, 800.0), ("optimizer", 800.0, 900.0)]
+
+
+@pytest.mark.parametrize("lowest_was_there", [True, False])
+def test_a_time_after_a_restart_means_the_steps_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lowest_was_there: bool
+) -> None:
+    """Of the first attempt, rank 0 did 50 steps or none, rank 1 did 60: the second one begins with
+    step 60."""
+    folder = tmp_path / "logs"
+    for rank, first in ((0, 50 * lowest_was_there), (1, 60)):
+        one = RankCsv(rank, 2)
+        for attempt, steps in ((1, first), (2, 100)):
+            if steps:
+                at = 100_000.0 * (attempt - 1)
+                one.process(attempt, at)
+                one.note("run", {"version": 1}, at)
+                for step in range(steps):
+                    one.step(step, at + 1000.0 * step + 10, STAGES)
+        one.write(folder)
+    begin = local(START_NS / 1e9)
+    for seconds, step in ((120, 80), (20, 20), (55, 55)):
+        moment = (begin + timedelta(seconds=seconds)).isoformat()
+        wanted = judged(capsys, folder, "--steps", f"{step}:")
+        assert judged(capsys, folder, "--since", moment) == wanted
+    second = (begin + timedelta(seconds=100)).isoformat()
+    between = judged(capsys, folder, "--between", begin.isoformat(), second)
+    assert between == judged(capsys, folder, "--steps", "0:60")
+    with pytest.raises(SystemExit):
+        why([str(folder), "--at", "160"])
+    assert "steps 0 to 159" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_page_of_a_part(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,13 @@ from .rank_files import (
 from .readers import read_side_by_side
 from .recorded_rank import RecordedRank
 from .run_data import GpuTimes, Integers, Matrix, RunData, SyncKind, SyncPoint, in_layers
-from .run_ranks import RunRanks, describe_losses, describe_problems, ranks_of_run
+from .run_ranks import (
+    RunRanks,
+    describe_losses,
+    describe_problems,
+    ranks_of_run,
+    without_like_ranks,
+)
 from .utilisation import find_model_flops
 from .window_cells import STEP_COLUMNS
 
@@ -63,6 +69,7 @@ def load_run(
     on_rank: Callable[[RankStages], None] | None = None,
     newest_bytes: int | None = None,
     whole: bool = False,
+    few: bool = False,
 ) -> RunData:
     """The run in the files of all its ranks.
 
@@ -74,7 +81,8 @@ def load_run(
     all rows of each rank once they are read, by several threads. newest_bytes: only so many bytes
     of rows, the newest, of all ranks together, but some of each. whole: where the oldest parts of
     the CSVs were removed, the run from its first step on, in windows of steps: a column of its
-    arrays is the mean of `width` steps then. `on_rank` is not called for these.
+    arrays is the mean of `width` steps then. `on_rank` is not called for these. few: of the ranks
+    only the lowest one, and each that did steps that none before it did; all are read.
 
     If a process was started again and `my_utils run` recorded both attempts, both count, and steps
     are numbered through. Else each step counts from the last attempt that did it; an attempt that
@@ -86,13 +94,14 @@ def load_run(
     names = run_folders(several)
     wanted = None if ranks is None else set(ranks)
     file_sets, problems = find_rank_files(names, wanted)
-    if whole and (found := _whole_run(file_sets, problems, names, wanted, steps)) is not None:
+    if whole and (found := _whole_run(file_sets, problems, names, wanted, steps, few)) is not None:
         return found
     if newest_bytes is not None:
         of_each = max(newest_bytes // max(len(file_sets), 1), NEWEST_LEAST)
         file_sets = [newest_rows(one, of_each) for one in file_sets]
     bounds = least_share, stages_max
     chosen = ranks_of_run(list(_read_all(file_sets, on_rank)))
+    chosen = without_like_ranks(chosen) if few else chosen
     return make_run(chosen, problems, names, wanted, steps, bounds)
 
 
@@ -102,6 +111,7 @@ def _whole_run(
     names: Sequence[str],
     wanted: Collection[int] | None,
     steps: tuple[int, int] | None,
+    few: bool,
 ) -> RunData | None:
     """From windows. None where the CSVs have all of these steps. Also where only they have GPU
     times; `problems` says so then."""
@@ -109,6 +119,7 @@ def _whole_run(
     if found is None:
         return None
     chosen = ranks_of_run(found.ranks)
+    chosen = without_like_ranks(chosen) if few else chosen
     if not chosen.kept:
         return None
     rank = chosen.kept[0]

@@ -142,7 +142,7 @@ def find_rank_files(
 
 def _join(one: FileSet, other: FileSet) -> bool:
     """Adds the parts of the other one, if it has other attempts of the same run."""
-    (run, attempts), (other_run, others) = _read_attempts(one), _read_attempts(other)
+    (run, attempts), (other_run, others) = read_attempts(one), read_attempts(other)
     if not run or run != other_run or attempts & others or one.worker != other.worker:
         return False
     in_order = sorted((one, other), key=lambda each: min(attempts if each is one else others))
@@ -150,7 +150,7 @@ def _join(one: FileSet, other: FileSet) -> bool:
     return True
 
 
-def _read_attempts(file_set: FileSet) -> tuple[str, set[int]]:
+def read_attempts(file_set: FileSet) -> tuple[str, set[int]]:
     """The id of its run, "" where it has none, and the numbers of its attempts."""
     paths = {str(part.path) for part in file_set.parts if part.path and ".part" not in part.name}
     notes = [note for path in sorted(paths) for note in read_run_metadata(path).notes]

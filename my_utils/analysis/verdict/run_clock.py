@@ -1,4 +1,7 @@
-"""Which step of a run a moment is, by the clock of its lowest rank."""
+"""Which step of a run a moment is, by the clock of its lowest rank.
+
+Of steps that this rank did not do, by that of the next rank that did, no later than what follows.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ...core.moments import Moment, moment_text
 from ...core.ranges import STEP_MAX
 from ...core.run_files.newest import run_folders
 from .load import NothingToJudge, load_run
-from .rank_files import find_rank_files
+from .rank_files import find_rank_files, read_attempts
 from .run_data import Integers, Matrix, RunData
 
 
@@ -51,21 +54,28 @@ class RunClock:
 
 
 def make_clock(run: RunData) -> RunClock:
-    """By the first rank of the run, which must have steps."""
-    here = np.isfinite(run.step_begins[0]) & np.isfinite(run.step_ns[0])
-    begins, took = run.step_begins[0, here], run.step_ns[0, here]
-    begins = run.start_ns + begins - (run.width - 1) / 2 * took  # of a column it is the mean
-    end_ns = float(begins[-1] + run.width * took[-1])
-    return RunClock(run.steps[here], np.maximum.accumulate(begins), took, run.width, end_ns)
+    """The run must have steps."""
+    begins = run.start_ns + run.step_begins - (run.width - 1) / 2 * run.step_ns  # it has the mean
+    ends = begins + run.width * run.step_ns
+    known = np.flatnonzero(np.isfinite(ends).any(0))
+    rows = np.isfinite(ends[:, known]).argmax(0)
+    begins, ends = begins[rows, known], ends[rows, known]
+    next_own = np.minimum.accumulate(np.where(rows == 0, begins, np.inf)[::-1])[::-1]
+    begins = np.maximum.accumulate(np.minimum(begins, next_own))
+    end_ns = max(float(ends[-1]), float(begins[-1]))
+    return RunClock(run.steps[known], begins, run.step_ns[rows, known], run.width, end_ns)
 
 
 def read_clock(paths: Sequence[str | os.PathLike[str]]) -> RunClock | None:
-    """Of the run in these paths, as `load_run` takes them; None where no rank has a step. Reads one
-    rank."""
+    """Of the run in these paths, as `load_run` takes them; None where no rank has a step. Reads the
+    lowest rank alone where that numbers its steps as the run does: where there is one attempt."""
     names = run_folders(paths)
-    ranks = sorted(one.rank for one in find_rank_files(names)[0])
+    file_sets = sorted(find_rank_files(names)[0], key=lambda one: one.rank)
+    attempts = {number for one in file_sets for number in read_attempts(one)[1]}
+    lowest = [one.rank for one in file_sets[:1]]
     try:
-        run = load_run(names, ranks[:1], whole=True) if ranks else None
+        ranks = lowest if len(attempts) < 2 else None
+        run = load_run(names, ranks, whole=True, few=True) if lowest else None
     except NothingToJudge:
         return None
     return None if run is None else make_clock(run)

@@ -55,6 +55,22 @@ def ranks_of_run(read: list[RankCells]) -> RunRanks:
     return RunRanks(read, kept, older, gone, shifts, lost)
 
 
+def without_like_ranks(ranks: RunRanks) -> RunRanks:
+    """The same, of those kept only the lowest one, and each that did steps that none before it did.
+    For what one rank says for all: the steps are numbered by all of them."""
+    kept = []
+    known: dict[int, tuple[int, int]] = {}  # of each shift the first and the last step
+    for one in ranks.kept:
+        has_more = False
+        for number, (first, last, *_) in one.attempts.items():
+            shift = one.shifts.get(number, 0)
+            known_first, known_last = known.get(shift, (first + 1, first))
+            has_more |= first < known_first or last > known_last
+            known[shift] = min(first, known_first), max(last, known_last)
+        kept += [one] if has_more else []
+    return replace(ranks, kept=kept)
+
+
 def are_in(steps: Integers, ranges: Iterable[tuple[int, int]]) -> npt.NDArray[np.bool_]:
     """Which of the steps are in one of the ranges, whose last one is included."""
     found = np.zeros(len(steps), bool)
