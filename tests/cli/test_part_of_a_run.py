@@ -14,7 +14,7 @@ import pytest
 
 from my_utils.cli.report import main as report
 from my_utils.cli.why import main as why
-from my_utils.core.moments import parse_moment
+from my_utils.core.moments import moment_text, parse_moment
 
 from ..support.planted_runs import Run
 from ..support.run_csv import START_NS, RankCsv
@@ -145,6 +145,36 @@ def test_a_time_after_a_restart_means_the_steps_of_the_run(
     with pytest.raises(SystemExit):
         why([str(folder), "--at", "160"])
     assert "steps 0 to 159" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("by_s", [7200, -7200])
+@pytest.mark.parametrize("name", ["total_ns", "delta_ns"])
+def test_times_are_those_of_the_clock_as_it_was_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], by_s: int, name: str
+) -> None:
+    """It is set in step 20 of 100, of which each takes a second, and once more after a restart."""
+    one = RankCsv()
+    ahead_s, begins = 0, []
+    for attempt in (1, 2):
+        at_s = 200 * (attempt - 1) + ahead_s
+        one.process(attempt, 1000.0 * at_s)
+        one.note("run", {"version": 1}, 1000.0 * at_s)
+        for step in range(100):
+            if step == 20:
+                ahead_s += by_s
+                one.note("clock_step", {name: by_s * 10**9}, 1000.0 * (at_s + by_s + step) - 50)
+                at_s += by_s
+            begins.append(START_NS / 1e9 + at_s + step)
+            one.step(step, 1000.0 * (at_s + step), STAGES)
+    folder = one.write(tmp_path / "logs")
+    for step in (30, 180) if by_s > 0 else (130, 180):  # of a time of day the last one
+        moment = local(begins[step] - 0.02)
+        wanted = judged(capsys, folder, "--steps", f"{step}:")
+        assert judged(capsys, folder, "--since", moment.isoformat()) == wanted
+    with pytest.raises(SystemExit):
+        why([str(folder), "--since", "2999-01-01"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{moment_text(min(begins))} to {moment_text(begins[-1] + 0.9)}" in said
 
 
 def test_the_page_of_a_part(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..verdict.rank_files import SPAN_MAX
 from ..verdict.run_data import Process
 from ..verdict.warmup import find_warmup
 from .in_vain import steps_in_vain, with_steps
 from .meetings import Waits, split_waits
-from .rank_times import SPAN_MAX, RankTimes, attempt_numbers
+from .rank_times import RankTimes, attempt_numbers
 from .rows import (
     COMMUNICATION,
     EXIT,

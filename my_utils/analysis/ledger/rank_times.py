@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -13,7 +12,17 @@ import numpy.typing as npt
 from ...core.run_files.run_metadata import Note
 from ..verdict.device_cells import on_device, rows_with_gpu_times
 from ..verdict.kinds import kind_of_stage
-from ..verdict.rank_files import Columns, RankStages, all_same, chosen, depths_of, last_run
+from ..verdict.rank_files import (
+    SPAN_MAX,
+    Columns,
+    RankStages,
+    all_same,
+    chosen,
+    clock_ahead_ns,
+    depths_of,
+    last_run,
+    nanoseconds,
+)
 from ..verdict.run_ranks import OwnAttempts, attempts_together
 from ..verdict.tracks import training_rows
 from .calls import meetings_inside
@@ -38,9 +47,7 @@ COUNTERS = {
     "compile.us": "compile_us",
 }
 COUNTER_MAX = 1 << 40  # µs; what is more is damage
-SPAN_MAX = 1 << 61  # ns: no job has run for 73 years, and sums of such times fit into 64 bits
 _BEGINS_A_STEP = (INPUT, COMPUTE, EVALUATION)  # what comes before the first of these is launch
-_INTEGER = re.compile("-?[0-9]{1,19}")
 
 Mask = npt.NDArray[np.bool_]
 
@@ -347,8 +354,8 @@ def _places_in(steps: Integers, wanted: Integers) -> tuple[Integers, Mask]:
 def _processes(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
     """The attempts that rows name, and the sum of the steps of the system's clock."""
     found: dict[int, AttemptTimes] = {}
-    before_ns, moved_ns, last = 0, 0, None
-    for note in notes:
+    moved_ns, before_ns, last = 0, 0, None
+    for note, moved_ns in zip(notes, clock_ahead_ns(notes), strict=True):
         if note.name == "my_utils.process":
             if note.attempt != last:
                 before_ns, last = moved_ns, note.attempt
@@ -356,25 +363,17 @@ def _processes(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
             one.set_up_ns = note.at_ns
             one.began_ns = _moment(note, "began_ns", before_ns)
             one.dead_seen_ns = _moment(note, "dead_seen_ns", before_ns)
-        elif note.name == "my_utils.clock_step":
-            moved_ns = before_ns + (_integer(note.pairs.get("total_ns", "")) or 0)
         elif note.name == "my_utils.launch" and note.attempt in found:
-            found[note.attempt].imported_ns = _integer(note.pairs.get("imported_ns", ""))
-            found[note.attempt].joined_ns = _integer(note.pairs.get("process_group_ns", "")) or 0
+            found[note.attempt].imported_ns = nanoseconds(note.pairs.get("imported_ns"))
+            found[note.attempt].joined_ns = nanoseconds(note.pairs.get("process_group_ns")) or 0
         elif note.name == "my_utils.run_end" and note.attempt in found:
             found[note.attempt].ended_ns = note.at_ns
     return found, moved_ns
 
 
 def _moment(note: Note, key: str, moved_ns: int) -> int | None:
-    at_ns = _integer(note.pairs.get(key, ""))
+    at_ns = nanoseconds(note.pairs.get(key))
     return None if at_ns is None else at_ns - moved_ns
-
-
-def _integer(text: str) -> int | None:
-    """Of a row, which may be damaged: a moment or a difference in ns."""
-    number = int(text) if _INTEGER.fullmatch(text) else SPAN_MAX
-    return number if abs(number) < SPAN_MAX else None
 
 
 def _counters(rank: RankStages, found: AttemptTimes) -> Iterator[tuple[str, Integers]]:

@@ -30,9 +30,11 @@ Columns: TypeAlias = dict[str, npt.NDArray[Any]]  # int64 where DTYPES does not 
 
 SEPARATOR = "/"
 DTYPES = {"cuda_ms": "f8", "value": "f8", "path": "u4", "tag": "u4", "name": "u4", "attempt": "i4"}
+INTEGER = re.compile("-?[0-9]{1,19}")
 GROUP = re.compile(r"\b([a-z]{2,3})[=_-]?(\d+)\b")
 HEAD_BYTES = 256 << 10  # of a file, in which a process has said what it says once
 DIGITS_MAX = 10  # of a place in a group
+SPAN_MAX = 1 << 61  # ns: no job has run for 73 years, and sums of such times fit into 64 bits
 GROUPS = ("dp", "tp", "pp", "ep", "cp", "sp")
 
 
@@ -107,6 +109,36 @@ class RankStages:
         """Of each path the one around it, -1 where there is none."""
         parents = np.array(self.parents, np.int64)
         return np.where(parents == np.arange(len(parents)), -1, parents)
+
+
+def nanoseconds(text: str | None) -> int | None:
+    """Of a row, which may be damaged: a moment or a difference.
+
+    >>> nanoseconds("-7"), nanoseconds("7.5"), nanoseconds(str(2**62)), nanoseconds(None)
+    (-7, None, None, None)
+    """
+    number = int(text) if text is not None and INTEGER.fullmatch(text) else SPAN_MAX
+    return number if abs(number) < SPAN_MAX else None
+
+
+def clock_ahead_ns(notes: Iterable[Note]) -> list[int]:
+    """After each of a rank's notes, by how much the system's clock is ahead of the axis of the
+    rank's times, of which its steps are taken out. The processes of a rank saw its steps one after
+    the other; a new time offset begins a new axis."""
+    found: list[int] = []
+    ahead_ns = before_ns = 0
+    attempt, offset = None, "0"
+    for note in notes:
+        if note.name == "my_utils.process" and note.attempt != attempt:
+            before_ns, attempt, offset = ahead_ns, note.attempt, "0"
+        elif note.name == "my_utils.time_offset" and note.pairs.get("offset_ns") != offset:
+            ahead_ns, offset = before_ns, note.pairs.get("offset_ns", "0")
+        elif note.name == "my_utils.clock_step":
+            total, delta = (nanoseconds(note.pairs.get(key)) for key in ("total_ns", "delta_ns"))
+            moved_ns = ahead_ns + (delta or 0) if total is None else before_ns + total
+            ahead_ns = moved_ns if abs(moved_ns) < SPAN_MAX else ahead_ns
+        found.append(ahead_ns)
+    return found
 
 
 def depths_of(around: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -1,12 +1,13 @@
-"""Which step of a run a moment is, by the clock of its lowest rank.
+"""Which step of a run a moment is, by the system's clock of its lowest rank, as it was then.
 
 Of steps that this rank did not do, by that of the next rank that did, no later than what follows.
+Where the clock was set back, steps before that count as no later than those behind it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +15,9 @@ import numpy as np
 from ...core.moments import Moment, moment_text
 from ...core.ranges import STEP_MAX
 from ...core.run_files.newest import run_folders
+from ...core.run_files.run_metadata import Note
 from .load import NothingToJudge, load_run
-from .rank_files import find_rank_files, read_attempts
+from .rank_files import RankStages, clock_ahead_ns, find_rank_files, read_attempts
 from .run_data import Integers, Matrix, RunData
 
 
@@ -53,17 +55,29 @@ class RunClock:
         return int(self.steps[-1]) + self.width - 1
 
 
-def make_clock(run: RunData) -> RunClock:
-    """The run must have steps."""
+def make_clock(run: RunData, notes: Mapping[int, Sequence[Note]]) -> RunClock:
+    """notes: of ranks, for where their clocks were set. The run must have steps."""
     begins = run.start_ns + run.step_begins - (run.width - 1) / 2 * run.step_ns  # it has the mean
     ends = begins + run.width * run.step_ns
     known = np.flatnonzero(np.isfinite(ends).any(0))
     rows = np.isfinite(ends[:, known]).argmax(0)
+    for row, rank in enumerate(run.ranks.tolist()):
+        if of_rank := notes.get(rank, ()):
+            begins[row] = _to_the_clock(begins[row], of_rank)
+            ends[row] = _to_the_clock(ends[row], of_rank)
     begins, ends = begins[rows, known], ends[rows, known]
     next_own = np.minimum.accumulate(np.where(rows == 0, begins, np.inf)[::-1])[::-1]
     begins = np.maximum.accumulate(np.minimum(begins, next_own))
     end_ns = max(float(ends[-1]), float(begins[-1]))
     return RunClock(run.steps[known], begins, run.step_ns[rows, known], run.width, end_ns)
+
+
+def _to_the_clock(moments_ns: Matrix, notes: Sequence[Note]) -> Matrix:
+    """Moments of a rank's axis as the system's clock had them then."""
+    ahead_ns = np.array([0, *clock_ahead_ns(notes)])
+    since_ns = np.maximum.accumulate([note.at_ns for note in notes])
+    found: Matrix = moments_ns + ahead_ns[np.searchsorted(since_ns, moments_ns, "right")]
+    return found
 
 
 def read_clock(paths: Sequence[str | os.PathLike[str]]) -> RunClock | None:
@@ -73,12 +87,17 @@ def read_clock(paths: Sequence[str | os.PathLike[str]]) -> RunClock | None:
     file_sets = sorted(find_rank_files(names)[0], key=lambda one: one.rank)
     attempts = {number for one in file_sets for number in read_attempts(one)[1]}
     lowest = [one.rank for one in file_sets[:1]]
+    notes: dict[int, Sequence[Note]] = {}
+
+    def keep(rank: RankStages) -> None:
+        notes[rank.metadata.rank] = rank.notes
+
     try:
         ranks = lowest if len(attempts) < 2 else None
-        run = load_run(names, ranks, whole=True, few=True) if lowest else None
+        run = load_run(names, ranks, whole=True, few=True, on_rank=keep) if lowest else None
     except NothingToJudge:
         return None
-    return None if run is None else make_clock(run)
+    return None if run is None else make_clock(run, notes)
 
 
 def steps_between(
