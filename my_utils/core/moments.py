@@ -12,6 +12,7 @@ its end.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -57,11 +58,13 @@ class Moment:
     def unix_s(self, begin_s: float, end_s: float) -> float | None:
         """When it was in a run that lasted from `begin_s` to `end_s`, Unix time: of a time of day
         the last in the run. None where the run has no such time, and for a step. A moment that is
-        before the run, or after it, is returned as it is."""
+        before the run, or after it, is returned as it is; one in the second of its begin, which
+        `moment_text` says, as its begin. Of a time that comes twice, where a clock is set back in
+        autumn, the last in the run; a time that is left out in spring is none."""
         if self.ago_s is not None:
             return end_s - self.ago_s
         if self.at is not None:
-            return self.at.timestamp()
+            return _from_begin(self.at.timestamp(), begin_s)
         if self.of_day is None:
             return None
         hour, minute, second = self.of_day
@@ -69,8 +72,11 @@ class Moment:
         first = datetime.fromtimestamp(begin_s).date()
         while date.date() >= first:
             found = date.replace(hour=hour, minute=minute, second=second, microsecond=0)
-            if self._fits(found) and begin_s <= found.timestamp() <= end_s:
-                return found.timestamp()
+            for at_s in (found.replace(fold=fold).timestamp() for fold in (1, 0)):
+                is_real = datetime.fromtimestamp(at_s) == found
+                at_s = _from_begin(at_s, begin_s)
+                if is_real and self._fits(found) and begin_s <= at_s <= end_s:
+                    return at_s
             date -= timedelta(days=1)
         return None
 
@@ -78,6 +84,10 @@ class Moment:
         wanted = (self.weekday, self.day, self.month, self.year)
         those = (date.weekday(), date.day, date.month, date.year)
         return all(want in (None, own) for want, own in zip(wanted, those, strict=True))
+
+
+def _from_begin(at_s: float, begin_s: float) -> float:
+    return begin_s if math.floor(begin_s) <= at_s < begin_s else at_s
 
 
 def parse_moment(text: str) -> Moment:

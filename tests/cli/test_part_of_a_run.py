@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -219,3 +221,58 @@ def test_a_time_of_day_is_the_last_of_the_run() -> None:
     }.items():
         found = parse_moment(text).unix_s(begin.timestamp(), end.timestamp())
         assert found == (None if wanted is None else wanted.timestamp()), text
+
+
+@pytest.fixture
+def in_berlin() -> Iterator[None]:
+    """Clocks go from 02:00 to 03:00 on 29 March 2026, and from 03:00 back to 02:00 on 25 October,
+    both at 01:00 UTC."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_berlin")
+@pytest.mark.parametrize(
+    ("text", "begin", "end", "wanted"),
+    [
+        ("02:30", "2026-10-24T08:00", "2026-10-25T09:00", "2026-10-25T01:30"),
+        ("02:30", "2026-10-25T00:45", "2026-10-25T09:00", "2026-10-25T01:30"),
+        ("02:30", "2026-10-23T08:00", "2026-10-25T01:10", "2026-10-25T00:30"),
+        ("14:05", "2026-10-23T08:00", "2026-10-25T01:10", "2026-10-24T12:05"),
+        ("Sun 02:30", "2026-10-24T08:00", "2026-10-25T00:50", "2026-10-25T00:30"),
+        ("02:30", "2026-03-28T00:00", "2026-03-29T09:00", "2026-03-28T01:30"),
+        ("02:30", "2026-03-28T08:00", "2026-03-29T09:00", None),
+        ("03:30", "2026-03-28T08:00", "2026-03-29T09:00", "2026-03-29T01:30"),
+    ],
+)
+def test_a_time_of_day_where_clocks_change(
+    text: str, begin: str, end: str, wanted: str | None
+) -> None:
+    """All but the text are UTC."""
+    begin_s, end_s = (datetime.fromisoformat(f"{each}Z").timestamp() for each in (begin, end))
+    found_s = parse_moment(text).unix_s(begin_s, end_s)
+    found = found_s and f"{datetime.fromtimestamp(found_s, UTC):%Y-%m-%dT%H:%M}"
+    assert found == wanted
+
+
+@pytest.mark.parametrize("form", ["", "iso"])
+def test_the_begin_that_an_error_says_is_in_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    """Which it says in whole seconds: the first step begins later in that second."""
+    one = RankCsv()
+    one.process()
+    one.note("run", {"version": 1})
+    for step in range(100):
+        one.step(step, 700 + 1000.0 * step, STAGES)
+    folder = one.write(tmp_path / "logs")
+    with pytest.raises(SystemExit):
+        why([str(folder), "--at", "1000"])
+    said = " ".join(capsys.readouterr().err.split())
+    (begin,) = re.findall("steps 0 to 99, (.*) to ", said)
+    begin = local(START_NS / 1e9).isoformat() if form == "iso" else begin
+    assert judged(capsys, folder, "--since", begin) == judged(capsys, folder, "--steps", "0:")
+    assert judged(capsys, folder, "--at", begin) == judged(capsys, folder, "--at", "0")
