@@ -25,7 +25,7 @@ from ..replay.torch_trace import (
 UNKNOWN = -1
 KERNEL, COLLECTIVE, COPY, FILL = range(4)
 _WHAT = {"gpu_memcpy": COPY, "gpu_memset": FILL}
-SYNCHRONIZES = ("Synchronize", "cudaMemcpy", "hipMemcpyWithStream", "cuMemcpy")  # and not Async
+_SYNCHRONIZES = ("Synchronize", "cudaMemcpy", "hipMemcpyWithStream", "cuMemcpy")  # and not Async
 
 
 @dataclass
@@ -59,7 +59,7 @@ class HostEvents:
 @dataclass
 class Trace:
     """devices: by number. steps: how many `ProfilerStep#` it marks. operators: names and shapes, as
-    ("aten::mm", "[[8, 4], [4, 2]]"). left_out: slices whose times are no numbers."""
+    ("aten::mm", "[[8, 4], [4, 2]]"). left_out: events whose times are damaged."""
 
     names: list[str]
     operators: list[tuple[str, str]]
@@ -110,8 +110,7 @@ class _Reader:
             thread, name = self._threads[event.get("tid")], str(event.get("name"))
             if "correlation" in args:
                 self._launches[operator.index(args["correlation"])] = begin, thread
-            waits = any(word in name for word in SYNCHRONIZES) and "Async" not in name
-            self._add(self._host, begin, end, thread, int(waits))
+            self._add(self._host, begin, end, thread, int(synchronizes(name)))
 
     def _take_device(self, event: dict[str, Any], args: dict[str, Any]) -> None:
         begin, end = _span(event)
@@ -157,6 +156,15 @@ class _Reader:
                 begin[rows], end[rows], name[rows], what[rows], launch[rows], thread[rows],
                 called[rows],
             )  # fmt: skip
+
+
+def synchronizes(call: str) -> bool:
+    """Whether a call of the runtime returns once the device has done what it asks for.
+
+    >>> [synchronizes(f"cuda{name}") for name in ("StreamSynchronize", "Memcpy", "MemcpyAsync")]
+    [True, True, False]
+    """
+    return any(word in call for word in _SYNCHRONIZES) and "Async" not in call
 
 
 def _span(event: dict[str, Any]) -> tuple[int, int]:

@@ -34,11 +34,11 @@ from .events import (
     COPY,
     FILL,
     KERNEL,
-    SYNCHRONIZES,
     UNKNOWN,
     DeviceEvents,
     HostEvents,
     Trace,
+    synchronizes,
 )
 
 MEMCPY, MEMSET = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
@@ -144,7 +144,7 @@ class _Reader:
             6,
         )
         name, texts = number_names(self._database, rows[:, 5])
-        waits = np.array([int(_synchronizes(text)) for text in texts], np.int64)[name]
+        waits = np.array([int(synchronizes(text)) for text in texts], np.int64)[name]
         ends = np.maximum(rows[:, 4], rows[:, 1])
         calls = np.column_stack([rows[:, 1], ends, rows[:, 3], waits])
         slices = np.concatenate([calls, self._operators()])
@@ -173,7 +173,3 @@ class _Reader:
 
 def _is_operator(text: object) -> bool:
     return isinstance(text, str) and _OPERATOR.fullmatch(text) is not None
-
-
-def _synchronizes(call: str) -> bool:
-    return any(word in call for word in SYNCHRONIZES) and "Async" not in call
