@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...core.units import count_text
 from ..replay.operations import Flags, Ints
 from ..replay.spans import Spans
 from .events import (
@@ -61,7 +62,8 @@ class Breakdown:
     """path: of the trace. rows: ns by the names in `ROWS`; they add up to `span_ns`.
     communication_ns, copies_ns: all of it, whatever runs beside it. launch_ns: from the host's call
     to the begin, the median and the 99th of a hundred; None where no call is known. longest:
-    kernels with most time. steps: that the trace marks, 0 for none."""
+    kernels with most time. steps: that the trace marks, 0 for none. left_out: events of the whole
+    trace, for their times are damaged."""
 
     path: str
     device: int
@@ -71,6 +73,7 @@ class Breakdown:
     rows: dict[str, int]
     communication_ns: int
     copies_ns: int
+    left_out: int
     launch_ns: tuple[int, int] | None = None
     longest: list[KernelSum] = field(default_factory=list)
 
@@ -86,7 +89,7 @@ class Breakdown:
 
 def break_down(path: str) -> list[Breakdown]:
     """Of each device that did something in a trace, or in a database of Nsight Systems. Raises as
-    `read_gpu_trace` and `read_nsys_trace`.
+    `read_gpu_trace` and `read_nsys_trace`; ValueError where there is none, but damaged events.
 
     >>> import json, tempfile
     >>> kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 10, "dur": 6, "args": {}}
@@ -99,7 +102,20 @@ def break_down(path: str) -> list[Breakdown]:
     (8000, 6000, 2000, 4000)
     """
     trace = read_nsys_trace(path) if is_database(path) else read_gpu_trace(path)
+    if trace.left_out and not trace.devices:
+        raise ValueError(left_out_text(trace.left_out))
     return [_breakdown(path, number, one, trace) for number, one in sorted(trace.devices.items())]
+
+
+def left_out_text(count: int) -> str:
+    """
+    >>> left_out_text(1)
+    '1 event is left out: its times are damaged'
+    >>> left_out_text(2000)
+    '2,000 events are left out: their times are damaged'
+    """
+    are, their = ("is", "its") if count == 1 else ("are", "their")
+    return f"{count_text(count, 'event')} {are} left out: {their} times are damaged"
 
 
 def _breakdown(path: str, number: int, events: DeviceEvents, trace: Trace) -> Breakdown:
@@ -118,8 +134,8 @@ def _breakdown(path: str, number: int, events: DeviceEvents, trace: Trace) -> Br
     span_ns = int(events.end.max() - events.begin.min())
     return Breakdown(
         path, number, trace.steps, span_ns, len(events.begin), rows,
-        _union_ns(events, collectives), _union_ns(events, copies), _launch_delays(events),
-        _longest(events, trace),
+        _union_ns(events, collectives), _union_ns(events, copies), trace.left_out,
+        _launch_delays(events), _longest(events, trace),
     )  # fmt: skip
 
 

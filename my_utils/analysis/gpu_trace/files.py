@@ -7,14 +7,14 @@ from typing import cast
 
 from ...core.reader_process import ReaderError, Readers, unpacked_bytes
 from ...trace.chrome_json import TraceFileError
-from .breakdown import Breakdown, break_down
+from .breakdown import Breakdown, break_down, left_out_text
 from .nsys import is_database
 
 BESIDE_ABOVE = 16 << 20  # bytes of JSON; fewer are read before another process is up
 
 
 def breakdowns_in(paths: Sequence[str]) -> tuple[list[Breakdown], list[str]]:
-    """Those of the devices in these traces, and why others have none, a sentence each. A large
+    """Those of the devices in these traces, and what of them is not there, a sentence each. A large
     trace, and any database, is read by a process with limits of time and memory."""
     found: list[Breakdown] = []
     problems: list[str] = []
@@ -26,7 +26,10 @@ def breakdowns_in(paths: Sequence[str]) -> tuple[list[Breakdown], list[str]]:
                 if isinstance(one, str):
                     problems.append(one)
                 else:
-                    found += cast("list[Breakdown]", one)
+                    devices = cast("list[Breakdown]", one)
+                    found += devices
+                    left_out = devices[0].left_out if devices else 0
+                    problems += [f"{path}: {left_out_text(left_out)}"] if left_out else []
             except (OSError, ReaderError) as error:
                 problems.append(f"{path}: {error}")
     return found, problems

@@ -289,6 +289,35 @@ def test_a_trace_of_the_host_has_none(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "devices" not in loads_checked("why", capsys.readouterr().out)
 
 
+def test_events_with_damaged_times_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = [device_event("flash_fwd", 10 * at, 10 * at + 6) for at in range(50)]
+    events = {
+        "whole": whole,
+        "damaged": [*whole[:10], *(one | {"dur": "1,5"} for one in whole[10:])],
+        "nothing": [one | {"ts": "x"} for one in whole],
+    }
+    paths = {name: str(tmp_path / f"{name}.json") for name in events}
+    for name, path in paths.items():
+        Path(path).write_text(json.dumps({"traceEvents": events[name]}))
+    said = {
+        "whole": [],
+        "damaged": [f"{paths['damaged']}: 40 events are left out: their times are damaged"],
+        "nothing": [f"{paths['nothing']}: 50 events are left out: their times are damaged"],
+    }
+    for name, path in paths.items():
+        assert main([path, "--ledger", "--json"]) == 4
+        assert loads_checked("why", capsys.readouterr().out)["notes"] == said[name]
+        assert main([path, "--ledger"]) == 4
+        shown = " ".join(capsys.readouterr().out.split())
+        assert shown.count("events are left out") == len(said[name])
+        assert diff([paths["whole"], path]) == (4 if name == "nothing" else 0)
+        assert capsys.readouterr().err.splitlines()[: len(said[name])] == [
+            f"my_utils diff: {one}" for one in said[name]
+        ]
+
+
 @pytest.mark.parametrize("broken", ["[]", '{"traceEvents": [1, {"ph": "X"}]}'])
 def test_what_holds_no_slices(broken: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"

@@ -152,8 +152,9 @@ def test_rows_without_whole_numbers_are_left_out(tmp_path: Path) -> None:
         )
         file.execute("INSERT INTO NVTX_EVENTS VALUES (1, 9, x'00ff', 'a', 'b')")
         file.commit()
-    (one,) = break_down(path)
+    ((one,), problems) = breakdowns_in([path])
     assert one.events == 1 and one.rows["attention"] == one.span_ns == 9
+    assert problems == [f"{path}: {len(broken)} events are left out: their times are damaged"]
 
 
 def judged_as_json(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
