@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ...core.run_files.state import COLLECTIVES_TAG
-from ..verdict.rank_files import Columns, RankStages, chosen, depths_of
+from ..verdict.rank_files import Columns, RankStages, chosen
 from ..verdict.recorded_rank import PEERS, WAIT
-from .sweep import cut_segments
+from .sweep import Segments
 
 INSIDE = "inside"  # a kind of meetings
 
 
-def meetings_inside(rank: RankStages, stages: Columns) -> list[tuple[str, str, str]]:
-    """Stage, members and kind, each once. stages: of the training thread; calls of others count
-    nowhere. Of many steps some have no rows of their calls, but the same stages."""
+def meetings_inside(
+    rank: RankStages, stages: Columns, on_host: Callable[[], Segments]
+) -> list[tuple[str, str, str]]:
+    """Stage, members and kind, each once. stages: of the training thread, and on_host cuts them;
+    calls of others count nowhere. Of many steps some have no rows of their calls, but the same
+    stages."""
     if COLLECTIVES_TAG not in rank.tags:
         return []
     members = {
@@ -24,7 +29,7 @@ def meetings_inside(rank: RankStages, stages: Columns) -> list[tuple[str, str, s
     }
     found = (
         (rank.paths[stage], members.get(_parse_group(rank.paths[call]), ""))
-        for stage, call in _stages_and_calls(rank, stages)
+        for stage, call in _stages_and_calls(rank, stages, on_host())
     )
     return [(stage, ranks, INSIDE) for stage, ranks in dict.fromkeys(found) if ranks]
 
@@ -35,12 +40,10 @@ def _parse_group(call: str) -> str:
     return "" if kind in PEERS else place
 
 
-def _stages_and_calls(rank: RankStages, stages: Columns) -> list[list[int]]:
+def _stages_and_calls(rank: RankStages, stages: Columns, segments: Segments) -> list[list[int]]:
     """The paths of the innermost stage and of the call in it, each pair once."""
     is_call = rank.stages["tag"] == rank.tags.index(COLLECTIVES_TAG)
     calls = chosen(rank.stages, is_call & np.isin(rank.stages["tid"], np.unique(stages["tid"])))
-    depth = depths_of(rank.around)[stages["path"]]
-    segments = cut_segments(stages["begin_ns"], stages["end_ns"], depth)
     at = np.searchsorted(segments.begin_ns, calls["begin_ns"], "right") - 1
     is_within = (at >= 0) & (at < len(segments.owner))
     owner = segments.owner[at[is_within]]

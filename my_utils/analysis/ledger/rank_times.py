@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -186,8 +187,9 @@ def times_of_rank(rank: RankStages) -> RankTimes | None:
         for note in rank.notes
         if note.name == "my_utils.sync"
     ]
-    meetings += meetings_inside(rank, stages)
-    stages, segments = _segments(rank, stages)
+    on_host = functools.cache(functools.partial(_on_host, rank, stages))  # not always needed
+    meetings += meetings_inside(rank, stages, on_host)
+    stages, segments = _on_device(rank, stages) or (stages, on_host())
     times = RankTimes(
         rank.metadata.rank, rank.metadata.host, rank.is_automatic, int(segments.begin_ns[0]),
         int(segments.begin_ns[-1]), moved_ns, attempts, [], list(dict.fromkeys(meetings)),
@@ -196,14 +198,19 @@ def times_of_rank(rank: RankStages) -> RankTimes | None:
     return times
 
 
-def _segments(rank: RankStages, stages: Columns) -> tuple[Columns, Segments]:
-    """And the stages, which end with what they launched on a device."""
+def _on_host(rank: RankStages, stages: Columns) -> Segments:
+    depth = depths_of(rank.around)[stages["path"]]
+    return cut_segments(stages["begin_ns"], stages["end_ns"], depth)
+
+
+def _on_device(rank: RankStages, stages: Columns) -> tuple[Columns, Segments] | None:
+    """The stages, which end with what they launched on a device, and its segments; None where it
+    has no times of its own."""
     origin_ns = rank.metadata.begin_ns
     timed = rows_with_gpu_times(stages, origin_ns)
     found = on_device(stages, timed, rank.paths, rank.around, origin_ns) if timed.any() else None
     if found is None:
-        depth = depths_of(rank.around)[stages["path"]]
-        return stages, cut_segments(stages["begin_ns"], stages["end_ns"], depth)
+        return None
     took_ns = np.rint(stages["cuda_ms"][timed] * 1e6).astype(np.int64)
     ends = stages["end_ns"].copy()
     ends[timed] = np.maximum(ends[timed], stages["cuda_begin_ns"][timed] + took_ns)
