@@ -240,8 +240,8 @@ def see(event, arguments):
         opened[str(arguments[0]).rpartition("/")[2]] += 1
 sys.addaudithook(see)
 from my_utils.analysis.report.judged import Source
-from my_utils.analysis.report.run_page import page_of
-page = page_of(Source(("logs",)))
+from my_utils.analysis.report.run_page import make_page
+page = make_page(Source(("logs",)))
 print(json.dumps([opened, page.flames.data["stages"], page.flames.title]))
 """
 
