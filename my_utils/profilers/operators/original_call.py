@@ -39,13 +39,16 @@ _MADE: dict[tuple[str, str], Callable[..., Any]] = {
 }
 
 
+def _word(name: str) -> Any:
+    """A dtype or memory format, such as "torch.channels_last": pickle writes it with the first
+    module that knows torch, which may be any."""
+    found = vars(torch).get(name.removeprefix("torch."))
+    return found if isinstance(found, torch.dtype | torch.memory_format) else None
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        made = _MADE.get((module, name))
-        if made is None and module in ("torch", "torch._utils"):
-            made = getattr(torch, name.removeprefix("torch."), None)
-            if not isinstance(made, torch.dtype | torch.memory_format):
-                made = None
+        made = _MADE.get((module, name)) or _word(name)
         if made is None:
             raise PlainFileError(f"holds {module}.{name}, which is not made from a file")
         return made

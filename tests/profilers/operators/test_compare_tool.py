@@ -7,6 +7,8 @@ import dataclasses
 import json
 import pickle
 import re
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +247,22 @@ def test_a_file_of_the_original_runs_again(tmp_path: Path) -> None:
         tmp_path / "clone.pkl", [four], {"memory_format": torch.channels_last}
     )
     assert nan_inf_track_for_single_op(path, aten.clone)[3].stride() == four.stride()
+
+
+def test_words_of_torch_that_another_module_had_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pickle writes the first module that knows torch, such as one of polars."""
+    first: Any = types.ModuleType("another_one")
+    first.torch = torch
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "another_one", first)
+        patched.setattr(sys, "modules", {"another_one": first, **sys.modules})
+        words = {"memory_format": torch.channels_last}
+        path = written_by_the_original(tmp_path / "clone.pkl", [torch.ones(1, 2, 3, 4)], words)
+    assert b"another_one" in path.read_bytes()
+    result = nan_inf_track_for_single_op(path, aten.clone)[3]
+    assert result.is_contiguous(memory_format=torch.channels_last)
 
 
 class Runs:
