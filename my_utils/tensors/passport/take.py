@@ -10,6 +10,7 @@ from ...core.arguments import check_int, wrong_type
 from ...core.ranks import current_rank, world_size
 from ..wrapper_names import plain_names
 from .stored import find_leaves, is_opaque, stored_beside, unwrap_parts
+from .words import names_text, no_tensors_text
 
 if TYPE_CHECKING:
     import torch
@@ -113,10 +114,9 @@ def passport(
 def _notes(others: int, hidden: list[str]) -> Iterator[str]:
     """others: how many values are no tensors. hidden: the names of those that have some in them."""
     if others:
-        yield f"{others} values that are no tensors"
+        yield no_tensors_text(others)
     if hidden:
-        names = ", ".join(hidden[:3]) + (", …" if len(hidden) > 3 else "")
-        yield f"not in it, because their values are hidden: {names}"
+        yield f"not in it, because their values are hidden: {names_text(hidden)}"
 
 
 def torch_dtype(dtype: object) -> torch.dtype | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...core.reprs import short_repr
+from ..passport.words import names_text
 
 if TYPE_CHECKING:
     from ..diverge.result import Difference
-
-_SHOWN = 3
 
 
 class Replayed:
@@ -39,8 +38,8 @@ class Replayed:
         """In two lines at most."""
         if self.is_same:
             return "the step repeats itself, bit for bit"
-        names = ", ".join(self.differing[:_SHOWN]) + (", …" if len(self.differing) > _SHOWN else "")
-        text = f"the step does not repeat itself: {names or 'outputs'} differ; "
+        names = names_text(self.differing) or "outputs"
+        text = f"the step does not repeat itself: {names} differ; "
         text += f"first {self.reason}" if self.reason else "the outputs of all modules are equal"
         if not self.deterministic:
             text += (

@@ -1,0 +1,27 @@
+"""Words that notes and messages of passports and replicas have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.units import count_text
+
+NAMES_SHOWN = 3
+
+
+def names_text(names: Sequence[str], most: int = NAMES_SHOWN) -> str:
+    """The first `most` of them, and a sign of others.
+
+    >>> names_text(["a", "b"]), names_text(["a", "b", "c"], most=2)
+    ('a, b', 'a, b, …')
+    """
+    return ", ".join([*names[:most], *["…"] * (len(names) > most)])
+
+
+def no_tensors_text(count: int) -> str:
+    """
+    >>> no_tensors_text(1), no_tensors_text(2)
+    ('1 value that is no tensor', '2 values that are no tensors')
+    """
+    verb = "is no tensor" if count == 1 else "are no tensors"
+    return f"{count_text(count, 'value')} that {verb}"
