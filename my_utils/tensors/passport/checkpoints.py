@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -44,6 +45,7 @@ from .layouts import Layout
 from .stored import find_leaves, unwrap_parts
 from .views import TensorFile, span_of
 from .weights import Weights, merged
+from .words import names_text, no_tensors_text
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +60,16 @@ _HERE = GroupData()
 _TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt", ".pth.tar", ".pt2")
 # How torch.save began a file before version 1.6: the pickle of its magic number.
 _OLD_FORMAT = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
+# The weights in a folder of transformers, accelerate, PEFT or diffusers, which has more than these.
+_WEIGHTS = (
+    "pytorch_model*.bin", "adapter_model.bin", "diffusion_pytorch_model*.bin",
+    "pytorch_lora_weights*.bin",
+)  # fmt: skip
+# What those and torchtune keep there to go on, which is never the weights.
+_STATE_OF_TRAINERS = re.compile(
+    r"(?:optimizer|(?:lr_)?scheduler|scaler|sampler|rng_state|random_states|training_args"
+    r"|dl_state_dict|recipe_state)(?:_\d+)*\."
+)
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -88,6 +100,7 @@ def _passports_at(path: str) -> list[str]:
         found = sorted(glob.glob(os.path.join(glob.escape(path), "*.json")))
         if not any(map(_begins_as_passport, found)):
             _check_no_checkpoints_below(Path(path))
+            _check_not_of_a_trainer(Path(path))
         if not found:
             raise PassportError(f"{path}: neither a checkpoint nor passports are in it")
         return found
@@ -106,9 +119,18 @@ def _check_no_checkpoints_below(folder: Path) -> None:
     """PassportError if folders in it have checkpoints, as those of a pipeline of diffusers."""
     inner = sorted(one.name for one in folder.iterdir() if one.is_dir() and _checkpoint_in(one))
     if inner:
-        names = ", ".join(inner[:4]) + (", …" if len(inner) > 4 else "")
+        names = names_text(inner, most=4)
         raise PassportError(
             f"{folder}: no checkpoint is in it, but in its folders {names}: name one of them"
+        )
+
+
+def _check_not_of_a_trainer(folder: Path) -> None:
+    """PassportError if it has what a trainer needs to go on, without its weights."""
+    states = _tensor_files(folder)
+    if states:
+        raise PassportError(
+            f"{folder}: no weights are in it, only {names_text(states)}: name one of them"
         )
 
 
@@ -186,11 +208,30 @@ def _checkpoint_in(folder: Path) -> Reader | None:
     index = _index_in(folder)
     if index is not None:
         return lambda notes: _indexed(index, notes)
-    for suffix in (".safetensors", *_TORCH_FILES):
-        files = sorted(folder.glob(f"*{suffix}"))
+    globs = ("*.safetensors", *_WEIGHTS, *(f"*{suffix}" for suffix in _TORCH_FILES))
+    for glob in globs:
+        found = sorted(folder.glob(glob))
+        files = [one for one in found if not _STATE_OF_TRAINERS.match(one.name)]
         if files:
-            return lambda notes: _several(files, notes)
+            return lambda notes: _several_of(folder, files, notes)
     return None
+
+
+def _several_of(folder: Path, files: list[Path], notes: list[str]) -> Iterator[Found]:
+    _say_others(folder, {one.name for one in files}, notes)
+    return _several(files, notes)
+
+
+def _say_others(folder: Path, read: Collection[str], notes: list[str]) -> None:
+    """A note of the files that may have tensors, and are not read."""
+    others = set(_tensor_files(folder)).difference(read)
+    if others:
+        notes.append(f"not read: {names_text(sorted(others))}")
+
+
+def _tensor_files(folder: Path) -> list[str]:
+    suffixes = (".safetensors", *_TORCH_FILES)
+    return sorted(one.name for one in folder.iterdir() if one.name.endswith(suffixes))
 
 
 def _index_in(folder: Path) -> Path | None:
@@ -214,6 +255,7 @@ def _indexed(path: Path, notes: list[str]) -> Iterator[Found]:
     data, _ = read_whole(path, INDEX_BYTES_MAX, "an index")
     places = decoded(data, _Index).weight_map
     missing = dict(places)
+    _say_others(path.parent, places.values(), notes)
     for name in sorted(set(places.values())):
         if os.path.basename(name) != name or name in ("", ".", ".."):
             raise ValueError(f"{name!r} is not the name of a file in the folder")
@@ -383,7 +425,7 @@ def _torch_file(path: str, notes: list[str]) -> Iterator[Found]:
             raise _not_plain(path, _holds(_class_of(hiding)))
         values, others = find_leaves(loaded)
         if others:
-            notes.append(f"{os.path.basename(path)}: {len(others)} values that are no tensors")
+            notes.append(f"{os.path.basename(path)}: {no_tensors_text(len(others))}")
         first: dict[tuple[object, ...], str] = {}
         for name, tensor in (part for value in values for part in unwrap_parts(*value)):
             base = _find_storage(tensor, name, path, file.nbytes)
@@ -421,8 +463,8 @@ def _loaded(file: Any, where: str, notes: list[str] | None = None) -> Any:
         found, left_out = _with_stand_ins(file)
     except Exception:
         raise _not_plain(where, reason) from None
-    shown = ", ".join(left_out[:3]) + (", …" if len(left_out) > 3 else "")
-    notes.append(f"{os.path.basename(where)}: left out: objects of {printable(shown)}")
+    shown = printable(names_text(left_out))
+    notes.append(f"{os.path.basename(where)}: left out: objects of {shown}")
     return found
 
 
@@ -624,9 +666,10 @@ def _distributed(folder: Path, notes: list[str]) -> Iterator[Found]:
     by_place = {}
     for index, info in places.items():
         by_place[index.fqn, vars(index).get("offset")] = info
+    _say_others(folder, {str(info.relative_path) for info in places.values()}, notes)
     others = Counter(type(entry).__name__ for entry in tensors.values())
     if others["BytesStorageMetadata"]:
-        notes.append(f"{others['BytesStorageMetadata']} values that are no tensors")
+        notes.append(no_tensors_text(others["BytesStorageMetadata"]))
     for name, entry in tensors.items():
         if type(entry).__name__ != "TensorStorageMetadata":
             continue

@@ -77,7 +77,7 @@ def test_torch_save(tmp_path: Path, taken: Path) -> None:
     check_equal(tmp_path / "views.json", tmp_path / "views.bin", 4)
     weights = read(tmp_path / "views.bin")
     assert weights.tensors["model.same"][0].tied == "model.all"
-    assert weights.notes == ["views.bin: 1 values that are no tensors"]
+    assert weights.notes == ["views.bin: 1 value that is no tensor"]
 
 
 def test_distributed_checkpoint_and_its_converters(tmp_path: Path, taken: Path) -> None:
@@ -348,7 +348,10 @@ def test_an_index_may_name_files_of_its_folder_only(tmp_path: Path) -> None:
     with pytest.raises(PassportError, match=r"v is not in a\.safetensors, where the index has it"):
         read(folder)
     index.write_text(json.dumps({"weight_map": {"v": "stale.safetensors"}}), encoding="utf-8")
-    assert read(folder).notes == ["stale.safetensors: 1 tensors are not in the index"]
+    assert read(folder).notes == [
+        "not read: a.safetensors",
+        "stale.safetensors: 1 tensors are not in the index",
+    ]
     index.unlink()
     with pytest.raises(PassportError, match=r"w is in a\.safetensors and in stale\.safetensors"):
         read(folder)
@@ -384,3 +387,62 @@ print(status, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1
     status, grown_mb = map(int, done.stdout.splitlines()[-1].split())
     assert status == 0, done.stdout
     assert grown_mb < 100
+
+
+# --- folders of trainers ---
+
+
+def save_trainer(folder: Path, weights: str, value: float) -> None:
+    """What a trainer leaves beside its weights; `value` is in these alone."""
+    folder.mkdir()
+    torch.save({"w": torch.full((3,), value)}, folder / weights)
+    torch.save({"state": {0: {"exp_avg": torch.zeros(3)}}}, folder / "optimizer.pt")
+    torch.save({"last_epoch": 3}, folder / "scheduler.pt")
+    torch.save({"cpu": torch.zeros(3)}, folder / "rng_state.pth")
+    torch.save({"momentum": torch.zeros(3)}, folder / "optimizer_1.bin")
+    torch.save({"lr": 0.1}, folder / "training_args.bin")
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        "pytorch_model.bin", "pytorch_model_fsdp.bin", "pytorch_model_1.bin", "adapter_model.bin",
+        "diffusion_pytorch_model.fp16.bin", "pytorch_lora_weights.bin", "mine.ckpt",
+    ],
+)  # fmt: skip
+def test_a_trainers_optimizer_is_not_taken_for_its_model(weights: str, tmp_path: Path) -> None:
+    """Neither is what else it needs to go on; and what is not read is said."""
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        save_trainer(tmp_path / name, weights, value)
+    found = compared(tmp_path / "a", tmp_path / "b")
+    assert [(one.name, one.kind) for one in found.findings] == [("w", "values")]
+    not_read = "not read: optimizer.pt, optimizer_1.bin, rng_state.pth, …"
+    assert found.notes == [f"A: {not_read}", f"B: {not_read}"]
+
+
+def test_what_other_readers_of_folders_leave_out_is_said(tmp_path: Path) -> None:
+    """Those of safetensors, of an index, and of torch.distributed.checkpoint."""
+    folder = tmp_path / "hub"
+    save_trainer(folder, "pytorch_model.bin", 1.0)
+    save_file({"w": torch.ones(3)}, folder / "model-1.safetensors")
+    assert read(folder).notes[0].startswith("not read: optimizer.pt, optimizer_1.bin, pytorch_mod")
+    index = {"weight_map": {"w": "model-1.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    save_file({"w": torch.ones(3)}, folder / "consolidated.safetensors")
+    assert read(folder).notes == [
+        "not read: consolidated.safetensors, optimizer.pt, optimizer_1.bin, …"
+    ]
+    save_parts({"w": torch.ones(3)}, checkpoint_id=tmp_path / "parts")
+    torch.save({"args": 1}, tmp_path / "parts" / "common.pt")
+    assert read(tmp_path / "parts").notes == ["not read: common.pt"]
+
+
+def test_a_folder_with_a_trainers_state_alone_is_none_of_weights(tmp_path: Path) -> None:
+    """As accelerate leaves of FSDP, whose parts are in folders."""
+    save_trainer(tmp_path / "a", "pytorch_model.bin", 1.0)
+    (tmp_path / "a" / "pytorch_model.bin").unlink()
+    with pytest.raises(PassportError, match=r"no weights are in it, only optimizer\.pt, "):
+        read(tmp_path / "a")
+    save_parts({"w": torch.ones(3)}, checkpoint_id=tmp_path / "a" / "pytorch_model_fsdp_0")
+    with pytest.raises(PassportError, match="in its folders pytorch_model_fsdp_0: name one"):
+        read(tmp_path / "a")
