@@ -157,7 +157,7 @@ class ReplicaChecks:
 
         if tracked.classes is not self._classes:
             self._follow(tracked.classes, tracked.notes)
-        return take([None if one.tensor is None else one.values for one in tracked.sources])
+        return take([source.values for source in tracked.sources])
 
     def _follow(self, classes: list[ClassData], notes: list[str]) -> None:
         """Other tensors have other files; those of before are gone on with."""

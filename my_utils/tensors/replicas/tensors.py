@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.printable import escaped
@@ -30,20 +30,44 @@ _QUANTIZED = "quantized tensors of torch"
 
 
 class Source(NamedTuple):
-    """Where a tensor is found again: in a mapping, or as the gradient of a tensor.
+    """Where a tensor is found again: in a mapping, or as the gradient of a tensor. It keeps neither
+    the tensor nor its memory: gradients and states are let go of between two checks.
 
-    tensor: None for a gradient that is not there. pointer: to its memory when it was found. values:
-    that memory, a box of the whole.
+    reference: gives the tensor, None for a gradient that is not there. pointer: to its memory when
+    it was found. view: size, strides and offset of the box of it that is hashed; None is all of it.
     """
 
     owner: Any
     key: Any
-    tensor: Tensor | None
+    reference: Callable[[], Tensor | None]
     pointer: int
-    values: Tensor
+    view: tuple[Any, ...] | None
+
+    @property
+    def tensor(self) -> Tensor | None:
+        return self.reference()
 
     def is_there(self) -> bool:
-        return _found(self.owner, self.key) is self.tensor and _pointer(self.tensor) == self.pointer
+        tensor = self.tensor
+        return _found(self.owner, self.key) is tensor and _pointer(tensor) == self.pointer
+
+    @property
+    def values(self) -> Tensor | None:
+        """What is hashed, where it is in memory."""
+        tensor = self.tensor
+        if tensor is None:
+            return None
+        local = _local(tensor).detach()
+        return local if self.view is None else local.as_strided(*self.view)
+
+
+def _source(owner: Any, key: Any, tensor: Tensor | None, values: Tensor) -> Source:
+    """values: a box of the tensor, or what takes its place where there is none."""
+    if tensor is None:
+        return Source(owner, key, _nothing, 0, None)
+    is_whole = values.shape == _local(tensor).shape
+    view = None if is_whole else (values.size(), values.stride(), values.storage_offset())
+    return Source(owner, key, weakref.ref(tensor), _pointer(tensor), view)
 
 
 class Tracked(NamedTuple):
@@ -122,7 +146,7 @@ class Finder:
                 known.tensors.append(TrackedData(
                     escaped(name), dtype_name(values.dtype), placed.shape, at, tuple(values.shape)
                 ))  # fmt: skip
-                sources[of].append(Source(owner, key, tensor, _pointer(tensor), values))
+                sources[of].append(_source(owner, key, tensor, values))
         order = sorted((of for of in classes if classes[of].tensors), key=_order)
         notes = [
             f"{count_text(len(names), 'tensor')} not checked: {why} ({names[0]}"
@@ -168,16 +192,11 @@ class Finder:
                 if not is_reduced:
                     of = of._replace(replicas=GroupData(of.replicas.ranks, _UNREDUCED))
                 yield "gradients", f"gradient of {name}", tensor, None, tensor.grad, of
-            state = self._state_of(tensor)
-            for key, value in state.items():
+            state = _State(self._optimizer, tensor)
+            for key, value in state.mapping().items():
                 if _is_tensor(value):
                     of = place(value, group, self._rank, self._world_size)
                     yield "optimizer state", f"{key} of {name}", state, key, value, of
-
-    def _state_of(self, parameter: Tensor) -> Mapping[Any, Any]:
-        states = getattr(self._optimizer(), "state", None) or {}
-        found = states.get(parameter)
-        return found if isinstance(found, Mapping) else {}
 
 
 def _lazy_ones(models: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -203,7 +222,7 @@ def outermost(model: nn.Module) -> nn.Module:
 
 
 def _nothing() -> None:
-    """In the place of a reference to an optimizer."""
+    """In the place of a reference to an optimizer or a tensor."""
 
 
 def _held_by(thing: Any) -> list[Any]:
@@ -222,6 +241,21 @@ def _syncs(module: Any) -> tuple[bool, bool]:
         getattr(module, "require_backward_grad_sync", True),
         getattr(module, "require_forward_param_sync", True),
     )
+
+
+class _State(NamedTuple):
+    """What an optimizer has of a parameter, which `load_state_dict` puts others in the place of."""
+
+    optimizer: Callable[[], Any]
+    parameter: Tensor
+
+    def mapping(self) -> Mapping[Any, Any]:
+        states = getattr(self.optimizer(), "state", None) or {}
+        found = states.get(self.parameter)
+        return found if isinstance(found, Mapping) else {}
+
+    def get(self, key: Any) -> Any:
+        return self.mapping().get(key)
 
 
 class _Attributes:
@@ -256,11 +290,15 @@ def _found(owner: Any, key: Any) -> Any:
 def _pointer(tensor: Any) -> int:
     if tensor is None:
         return 0
-    local = getattr(tensor, "_local_tensor", tensor)
     try:
-        return int(local.data_ptr())
+        return int(_local(tensor).data_ptr())
     except RuntimeError:  # it has no memory, which is said when it is hashed
         return 0
+
+
+def _local(tensor: Any) -> Any:
+    """The shard of a DTensor."""
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def _is_tensor(value: object) -> bool:

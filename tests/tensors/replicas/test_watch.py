@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 import signal
@@ -130,6 +131,56 @@ def test_the_tensors_are_found_again_where_they_are(two_ranks: Path) -> None:
     assert moved.sources[3].values.eq(7).all()
     model[1] = Replicated(4, 2)
     assert finder.tracked().classes[0].tensors[2].shape == (2, 4)
+
+
+def digests_in(folder: Path, kind: str) -> list[bytes]:
+    """Of each check, the digest of the tensors of a kind."""
+    found = []
+    for file in files_in([str(folder)]):
+        reader = SumsReader(file.path)
+        kinds = [one.kind for one in reader.data.classes]
+        if kind in kinds:
+            found += [check.digests[kinds.index(kind)] for check in reader.checks()]
+    return found
+
+
+def test_a_state_that_is_loaded_is_checked(two_ranks: Path) -> None:
+    """As after a rollback; the one of before is not kept alive until the next check."""
+    model = Replicated(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    watch = ReplicaWatch(model, 1, optimizer)
+    watch.step()
+    watch.step()
+    state = optimizer.state_dict()
+    old = weakref.ref(optimizer.state[model.weight]["momentum_buffer"])
+    optimizer.load_state_dict(copy.deepcopy(state))
+    del state
+    gc.collect()
+    assert old() is None
+    watch.step()
+    optimizer.state[model.weight]["momentum_buffer"].mul_(2)
+    watch.step()
+    watch.close()
+    first, second, loaded, changed = digests_in(two_ranks, "optimizer state")
+    assert first == second == loaded != changed
+
+
+def test_gradients_are_let_go_of_after_a_check(two_ranks: Path) -> None:
+    model = Replicated(4, 4)
+    watch = ReplicaWatch(model, 1, gradients=True)
+    for _ in range(2):
+        model(torch.ones(1, 4)).sum().backward()
+        watch.step()
+        gradients = [weakref.ref(parameter.grad) for parameter in model.parameters()]
+        model.zero_grad()
+        gc.collect()
+        assert [gradient() for gradient in gradients] == [None, None]
+    watch.step()
+    watch.close()
+    first, second, absent = digests_in(two_ranks, "gradients")
+    assert first == second != absent
 
 
 def test_a_gradient_that_is_not_there_is_none(two_ranks: Path) -> None:
