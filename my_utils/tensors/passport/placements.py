@@ -124,6 +124,17 @@ def replicated_by(module: Any) -> GroupData | None:
     return group_of(ranks)
 
 
+def ignored_by(module: Any) -> set[str]:
+    """The names within a wrapper of the tensors that it is told to leave alone, so that each rank
+    may have others, such as experts of its own."""
+    names = set(getattr(module, "parameters_to_ignore", ()))
+    delayed = {id(one) for one in getattr(module, "_delay_all_reduce_params", ())}
+    if delayed:  # which DDP reduces later, all at once
+        inner = module.module.named_parameters(remove_duplicate=False)
+        names.difference_update([name for name, one in inner if id(one) in delayed])
+    return {f"module.{name}" for name in names}
+
+
 def _megatron(tensor: Any) -> tuple[GroupData, GroupData, int | None, int, int] | None:
     """The ranks of a Megatron parameter, those that have the same shard, the dimension along which
     it is sharded, and which shard of how many this is; None if it is none."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .file import GroupData
     from .placements import Placed
 
+_IGNORED = "tensors that DDP is told to ignore"
 _BY_DESIGN = "statistics of BatchNorm, which differ between replicas by design"
 
 
@@ -185,21 +186,30 @@ def find_tensors(
     model: nn.Module, name: str = "", hidden: list[str] | None = None
 ) -> Iterator[tuple[str, Tensor, GroupData | None]]:
     """Each parameter and persistent buffer by each of its names, with the ranks that have
-    replicas of it. Statistics of BatchNorm are in a group of their own: each replica has others.
+    replicas of it. Statistics of BatchNorm, and what DDP ignores, are in groups of their own: each
+    replica has others.
 
     name: of the model, "" if it has none. hidden: takes the names of values that cannot be read.
         With it come the tensors that are in a state dict beside these, or in packed objects.
     """
     from torch.nn.modules.batchnorm import _NormBase
 
-    from .placements import group_of, replicated_by
+    from .placements import group_of, ignored_by, replicated_by
 
-    own = group_of([current_rank()], _BY_DESIGN) if world_size() > 1 else None
+    own, left_alone = (
+        group_of([current_rank()], why) if world_size() > 1 else None
+        for why in (_BY_DESIGN, _IGNORED)
+    )
     replicas: dict[str, GroupData] = {}
+    ignored: set[str] = set()
     names: set[str] = set()
     for prefix, module in model.named_modules(prefix=name, remove_duplicate=False):
-        above = replicas.get(prefix.rpartition(".")[0] if prefix else "")
-        known = replicated_by(module) or above
+        known = replicas.get(prefix.rpartition(".")[0] if prefix else "")
+        wrapped = replicated_by(module)
+        if wrapped is not None:
+            known, inside = wrapped, f"{prefix}." if prefix else ""
+            ignored = {each for each in ignored if not each.startswith(inside)}
+            ignored |= {f"{inside}{each}" for each in ignored_by(module)}
         if known is not None:
             replicas[prefix] = known
         parameters = list(module._parameters.items())
@@ -208,10 +218,13 @@ def find_tensors(
             if item[0] not in module._non_persistent_buffers_set
         ]  # fmt: skip
         for key, tensor in (*parameters, *buffers):
-            is_own = isinstance(module, _NormBase) and key in module._buffers
-            for full, part in unwrap_parts(".".join(filter(None, (prefix, key))), tensor):
+            path = ".".join(filter(None, (prefix, key)))
+            group = left_alone if path in ignored else known
+            if isinstance(module, _NormBase) and key in module._buffers:
+                group = own
+            for full, part in unwrap_parts(path, tensor):
                 names.add(full)
-                yield full, part, own if is_own else known
+                yield full, part, group
         if hidden is not None:
             beside, opaque = stored_beside(module, prefix, names)
             hidden += opaque

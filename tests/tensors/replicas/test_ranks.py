@@ -8,6 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from my_utils.tensors.passport.checkpoints import read_weights
+from my_utils.tensors.passport.compare import check_replicas
+
 from .trainings import found_in, run, texts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -152,3 +155,45 @@ two("two")
     who = "rank 0 against rank 1"
     assert f"step 28 to 30: gradient of bias, {who}" in texts(tmp_path / "unreduced")
     assert texts(tmp_path / "two") == [f"step 7 to 9: weight, {who}"]
+
+
+def test_what_ddp_is_told_to_ignore_is_not_compared(tmp_path: Path) -> None:
+    """Such as experts of which each rank has its own. Those whose reduction DDP delays are."""
+    program = """
+from my_utils.tensors import passport
+
+def train_two(name, delayed=False):
+    GlobalLogger().setup(name, rank=rank, world_size=world, console=False)
+    torch.manual_seed(0)
+    shared = nn.Linear(4, 4)
+    torch.manual_seed(rank)
+    net = nn.Sequential(shared, nn.Linear(4, 4))
+    if delayed:
+        model = DDP(net, delay_all_reduce_named_params=[("0.bias", net[0].bias)],
+                    param_to_hook_all_reduce=net[0].bias)
+    else:
+        DDP._set_params_and_buffers_to_ignore_for_model(net, ["1.weight", "1.bias"])
+        model = DDP(net)
+    update = adamw(model.parameters())
+    watch = ReplicaWatch(model, 2, update, gradients=True)
+    for step in range(1, 5):
+        update.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        update.step()
+        watch.step()
+    watch.close()
+    passport(model).save(f"{name}/passport_rank{{rank}}.json")
+
+train_two("ignored")
+train_two("delayed", delayed=True)
+"""
+    run(program, 2, tmp_path)
+    found = found_in(tmp_path / "ignored")
+    assert (found["status"], found["checks"]) == ("equal", 3), found
+    assert found["notes"] == [
+        "10 tensors not checked: tensors that DDP is told to ignore (1.weight, …)"
+    ]
+    weights = read_weights(str(tmp_path / "ignored" / "passport_*.json"))
+    assert list(check_replicas("", weights, weights.tensors)) == []
+    found = found_in(tmp_path / "delayed")
+    assert (found["status"], found["notes"]) == ("equal", []), found
