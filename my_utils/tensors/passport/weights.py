@@ -137,11 +137,13 @@ def by_votes(votes: dict[_Value, list[int]]) -> list[tuple[_Value, list[int]]]:
 
 def who_differs(groups: Sequence[Sequence[int]]) -> tuple[set[int], str]:
     """The ranks that are not as most are, and in words who is against whom. groups: the ranks that
-    agree with each other, the largest first.
+    agree with each other, the largest first. Of fewer than two nothing is known.
 
     >>> who_differs([[0, 1, 3], [2]]), who_differs([[0], [1]])
     (({2}, 'rank 2 against the 3 others'), ({0, 1}, 'rank 0 against rank 1'))
     """
+    if len(groups) < 2:
+        return set(), ""
     usual, *others = groups
     if len(usual) > max(map(len, others)):
         odd = {rank for ranks in others for rank in ranks}

@@ -87,15 +87,20 @@ class _Class:
         reader.data.classes[place] = self.data
         steps, digests = log["step"], log["digests"][:, place]
         if self._longest is None:
-            self._longest = steps, digests
+            self._longest = steps, *_newest(steps, digests)
         else:
-            first, of_first = self._longest
-            if np.array_equal(first, steps):
-                steps, mine, theirs = first, digests, of_first
-                common = steps
+            written, first, of_first = self._longest
+            if np.array_equal(written, steps):
+                steps = written
+            common, mine = _newest(steps, digests)
+            theirs = of_first
+            if np.array_equal(common, first):
+                common = first
             else:
-                common, ours, others = np.intersect1d(steps, first, return_indices=True)
-                mine, theirs = digests[ours], of_first[others]
+                common, ours, others = np.intersect1d(
+                    common, first, assume_unique=True, return_indices=True
+                )
+                mine, theirs = mine[ours], theirs[others]
             if common is not first or not self.steps:
                 self.steps.update(common.tolist())
             self.differing.update(common[(mine != theirs).any(axis=1)].tolist())
@@ -117,6 +122,14 @@ class _Class:
             if check is not None:
                 found[check.digests[member.place]].append((member, check))
         return found
+
+
+def _newest(steps: NDArray[Any], digests: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Each step once, in order: after a rollback what was checked last, as in `_Member.check`."""
+    if (steps[1:] > steps[:-1]).all():
+        return steps, digests
+    once, places = np.unique(steps[::-1], return_index=True)
+    return once, digests[::-1][places]
 
 
 def compare_replicas(log_dirs: Sequence[str]) -> ReplicasData | None:
@@ -276,7 +289,8 @@ def _text(data: ReplicaDifferenceData, against: str) -> str:
     attempt = f" of attempt {data['attempt']}" if data["attempt"] > 1 else ""
     head = f"replicas differ since {since}{attempt}"
     if not data["tensors"]:
-        return f"{head}: {data['kind']}, {against} (which tensors is not kept any more)"
+        words = ", ".join(filter(None, (data["kind"], against)))
+        return f"{head}: {words} (which tensors is not kept any more)"
     tensor = data["tensors"][0]
     words = ", ".join(filter(None, (tensor["name"], tensor["place"], tensor["text"])))
     more = len(data["tensors"]) - 1

@@ -7,6 +7,7 @@ import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -113,6 +114,31 @@ def test_what_heals_and_comes_back_is_two_differences(tmp_path: Path) -> None:
         (20, 30, 40), (70, 80, 80),
     ]  # fmt: skip
     assert all("head.weight, rows 60-63, rank 3" in one["text"] for one in found)
+
+
+def test_a_step_that_is_done_again_counts_as_it_was_last(tmp_path: Path) -> None:
+    """After a rollback of all ranks, with a check that one of them has left out."""
+    done = [(10, False), (20, True), (30, True), (20, False), (30, False)]
+    changed = {NAMES[1]: flipped(VALUES[NAMES[1]], 41)}
+
+    def plant_done(folder: Path, left_out: int | None, again: list[tuple[int, bool]]) -> None:
+        for number in range(3):
+            rank = PlantedRank(folder, number, [parameters("0-2", *NAMES)], world_size=3)
+            for at, (step, is_bad) in enumerate([*done, *again]):
+                if (number, at) != (0, left_out):
+                    rank.check(step, {**VALUES, **(changed if is_bad and number == 1 else {})})
+            rank.close()
+
+    for left_out in (None, 0, 1, 3, 4):
+        plant_done(tmp_path / f"equal{left_out}", left_out, [])
+        found = compared(tmp_path / f"equal{left_out}")
+        assert (found["status"], found["step"]) == ("equal", 30), (left_out, found)
+        plant_done(tmp_path / f"differ{left_out}", left_out, [(40, True), (30, False), (40, True)])
+        lines = replica_lines(compared(tmp_path / f"differ{left_out}"))
+        assert lines == [
+            "replicas differ since step 31 to 40: layers.3.mlp.weight, rows 40-43, "
+            "rank 1 against the 2 others"
+        ], left_out
 
 
 # --- what is kept ---
@@ -308,6 +334,25 @@ def test_a_log_that_is_being_written_and_a_slot_that_is_torn(tmp_path: Path) -> 
     assert [reader.sums(check) is not None for check in reader.checks()] == [
         True, True, True, False,
     ]  # fmt: skip
+
+
+def test_files_that_vanish_while_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a run's folder is removed while `my_utils live` looks at it."""
+    plant(tmp_path, range(4), at(2, 2))
+    read = SumsReader.log
+
+    def read_and_remove(reader: SumsReader) -> Any:
+        found = read(reader)
+        if reader.data.rank != 2:
+            files(tmp_path, reader.data.rank)[1].unlink()
+        return found
+
+    monkeypatch.setattr(SumsReader, "log", read_and_remove)
+    assert replica_lines(compared(tmp_path)) == [
+        "replicas differ since step 2: parameters (which tensors is not kept any more)"
+    ]
 
 
 def test_a_missing_or_foreign_file_of_sums(tmp_path: Path) -> None:
