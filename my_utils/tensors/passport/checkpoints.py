@@ -153,6 +153,8 @@ def read_checkpoint(path: str, dtype: torch.dtype | None, layout: Layout | None)
         raise
     except (ValueError, TypeError) as error:
         raise PassportError(f"{path}: {describe(error)}") from None
+    except RuntimeError as error:  # of torch, which cannot make what the file says
+        raise PassportError(f"{path}: {first_line(error)}") from None
     return _with_plain_names(builder.finish(path, None, 0, 1))
 
 
@@ -581,6 +583,9 @@ def _check_kind(file: Any, where: str) -> None:
 
 def _find_storage(tensor: Tensor, name: str, where: str, file_bytes: int) -> int:
     """The first byte of its storage in the file."""
+    kind = str(tensor.layout).removeprefix("torch.")
+    if kind != "strided":
+        raise PassportError(f"{where}: {name}: a tensor of layout {kind} cannot be hashed")
     base = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
     if base is None:
         raise PassportError(
