@@ -35,6 +35,7 @@ from ..tensors.passport.layouts import (
 )
 from ..tensors.passport.take import torch_dtype
 from ..tensors.passport.weights import Weights, merged
+from ..tensors.wrapper_names import plain_name
 
 EXIT_UNREADABLE = 2
 _Data = TypeVar("_Data")
@@ -112,7 +113,8 @@ def _layout(text: str) -> Layout:
         raise ValueError(f"{text!r} is not OLD=NEW, nor one of {known}")
     if new.count("*") > old.count("*"):
         raise ValueError(f"{text!r} has more * on the right than on the left")
-    return names_layout([(old, new)])
+    # Wrappers add nothing to the names that a layout gets.
+    return names_layout([(plain_name(old) or old, new)])
 
 
 def _config(path: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...core.printable import escaped
-from ...core.units import count_text
 from ..dtypes import ITEM_BYTES
 from .boxes import Box
 from .file import (
@@ -24,7 +23,7 @@ from .file import (
 from .layouts import Cut, Layout
 from .views import cast_of, dtype_name, sums_of_view
 from .weights import STATISTICS
-from .words import names_text
+from .words import left_out_text
 
 if TYPE_CHECKING:
     import torch
@@ -128,8 +127,7 @@ class Builder:
     def finish(self, where: str, step: int | None, rank: int, world_size: int) -> PassportData:
         notes = list(self.notes)
         if self._left_out:
-            count = count_text(len(self._left_out), "tensor")
-            notes.append(f"left out by the layout: {count} ({names_text(self._left_out)})")
+            notes.append(left_out_text(self._left_out))
         return PassportData(
             FORMAT, VERSION, HASH, escaped(where), rank, world_size,
             escaped(os.environ.get("MY_UTILS_RUN_ID", "")), step,

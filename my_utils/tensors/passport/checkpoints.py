@@ -41,11 +41,11 @@ from .file import (
     check_shape,
     read_passport,
 )
-from .layouts import Layout
+from .layouts import Layout, renamed
 from .stored import find_leaves, unwrap_parts
 from .views import TensorFile, span_of
 from .weights import Weights, merged
-from .words import names_text, no_tensors_text
+from .words import left_out_text, names_text, no_tensors_text
 
 if TYPE_CHECKING:
     import torch
@@ -82,12 +82,21 @@ def read_weights(path: str, dtype: Any = None, layout: Layout | None = None) -> 
         return replace(merged([read_checkpoint(path, dtype, layout)], path), is_checkpoint=True)
     passports = [read_passport(file) for file in files]
     if layout is not None:
-        # Passports have no values, so that only names of whole tensors can change.
-        for tensor in (tensor for data in passports for tensor in data.tensors):
-            cuts = layout.cuts(tensor.name, tensor.shape)[1]
-            if len(cuts) == 1 and cuts[0].shape == tensor.shape:
-                tensor.name = cuts[0].name
+        for data in passports:
+            _rename(data, layout)
     return merged(passports, path)
+
+
+def _rename(data: PassportData, layout: Layout) -> None:
+    """A passport has no values, so that only names of whole tensors can change."""
+    left_out = [one.name for one in data.tensors if not layout.cuts(one.name, one.shape)[1]]
+    gone = set(left_out)
+    data.tensors = [one for one in data.tensors if one.name not in gone]
+    for tensor in data.tensors:
+        tensor.name = renamed(layout, tensor.name, tensor.shape)
+        tensor.tied = tensor.tied and renamed(layout, tensor.tied, tensor.shape)
+    if left_out:
+        data.notes.append(left_out_text(left_out))
 
 
 def _passports_at(path: str) -> list[str]:
@@ -147,8 +156,11 @@ def read_checkpoint(path: str, dtype: torch.dtype | None, layout: Layout | None)
         import torch  # noqa: F401
     builder = Builder(dtype, layout)
     try:
+        # A layout is of names without what wrappers add, as in the passport of a model.
+        plain = {} if layout is None else plain_names([found.name for found in read([])])
         for found in read(builder.notes):
-            builder.add(found)
+            name, tied = (plain.get(one, one) for one in (found.name, found.tied))
+            builder.add(found._replace(name=name, tied=tied))
     except PassportError:
         raise
     except (ValueError, TypeError) as error:

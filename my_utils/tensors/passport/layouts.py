@@ -76,6 +76,12 @@ class Layout:
         return "", [whole(name, shape)]
 
 
+def renamed(layout: Layout, name: str, shape: Shape) -> str:
+    """The name of a tensor that stays whole; that of another one is as it was."""
+    cuts = layout.cuts(name, shape)[1]
+    return cuts[0].name if len(cuts) == 1 and cuts[0].shape == shape else name
+
+
 def combined(layouts: Sequence[Layout]) -> Layout | None:
     """One after the other: those after the first change names of whole tensors."""
     return reduce(_in_turn, layouts) if layouts else None
@@ -410,17 +416,30 @@ def packed_experts_layout(config: Any = None) -> Layout:
 
 
 def peft_layout() -> Layout:
-    """A model of PEFT with the names of its base model; adapters are left out. Take the passport
-    after `merge_adapter()` to compare merged weights."""
+    """A model of PEFT with the names of its base model. Adapters are left out, and so are copies of
+    modules that are trained beside it (`modules_to_save`). Take the passport after
+    `merge_adapter()` to compare merged weights."""
 
     def base(name: str, shape: Shape) -> Iterator[Cut]:
-        yield whole(name.removeprefix("base_model.model.").replace(".base_layer.", "."), shape)
+        for wrapped in (".base_layer.", ".original_module.", ".token_adapter."):
+            name = name.replace(wrapped, ".")
+        yield whole(name.removeprefix("base_model.model."), shape)
 
     def nothing(name: str, shape: Shape) -> Iterator[Cut]:
         return iter(())
 
-    adapters = ("*.lora_*", "*.ia3_*", "*.vera_*", "*.prompt_encoder.*", "*.modules_to_save.*")
-    return Layout("peft", [*((glob, nothing) for glob in adapters), ("*", base)])
+    adapters = [f"*.{prefix}_*" for prefix in _ADAPTERS]
+    globs = (*adapters, "*.prompt_encoder.*", "*.modules_to_save.*")
+    return Layout("peft", [*((glob, nothing) for glob in globs), ("*", base)])
+
+
+# How the names of adapters' tensors begin, by PEFT 0.21.
+_ADAPTERS = (
+    "lora", "ia3", "vera", "adamss", "beft", "boft", "c3a", "deft", "delora", "fourierft", "frod",
+    "glora", "gralora", "hada", "hira", "hra", "lily", "ln_tuning", "lokr", "miss", "oft", "osf",
+    "peanut", "poly", "psoft", "pvera", "randlora", "road", "shadow", "shira", "supertuning",
+    "tinylora", "trainable_tokens", "unilora", "vblora", "waveft",
+)  # fmt: skip
 
 
 def transposed_layout(globs: Sequence[str]) -> Layout:

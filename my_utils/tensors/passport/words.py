@@ -18,6 +18,14 @@ def names_text(names: Sequence[str], most: int = NAMES_SHOWN) -> str:
     return ", ".join([*names[:most], *["…"] * (len(names) > most)])
 
 
+def left_out_text(names: Sequence[str]) -> str:
+    """
+    >>> left_out_text(["x.lora_A"])
+    'left out by the layout: 1 tensor (x.lora_A)'
+    """
+    return f"left out by the layout: {count_text(len(names), 'tensor')} ({names_text(names)})"
+
+
 def no_tensors_text(count: int) -> str:
     """
     >>> no_tensors_text(1), no_tensors_text(2)

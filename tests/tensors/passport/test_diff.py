@@ -162,6 +162,31 @@ def test_map_ignore_and_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )
 
 
+@pytest.mark.parametrize("rule", ["model.*=*", "_orig_mod.model.*=*", "module.model.*=*"])
+def test_map_of_names_in_wrappers(
+    rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the hint says it, and as the file has it."""
+    torch.save({"_orig_mod.model.a": torch.ones(3), "module.b": torch.ones(2)}, tmp_path / "a.pt")
+    torch.save({"a": torch.ones(3), "b": torch.ones(2)}, tmp_path / "b.pt")
+    status, lines = diff(capsys, tmp_path / "a.pt", tmp_path / "b.pt", "--map", rule)
+    assert status == 0, lines
+    assert "equal: 2 tensors, bit for bit" in lines
+
+
+def test_map_of_tied_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a passport, and of a checkpoint."""
+    embed = torch.ones(4, 4)
+    tied = {"model.embed": embed, "model.lm_head": embed}
+    passport(tied).save(tmp_path / "a.json")
+    torch.save(tied, tmp_path / "a.pt")
+    torch.save({"embed": embed}, tmp_path / "b.pt")
+    for name in ("a.json", "a.pt"):
+        status, lines = diff(capsys, tmp_path / name, tmp_path / "b.pt", "--map", "model.*=*")
+        assert status == 0, lines
+        assert "lm_head is only in A; its values are those of embed (tied)" in lines
+
+
 def test_a_folder_of_several_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for step in (100, 200):
         passport(model()).save(tmp_path / f"step{step}_rank{{rank}}.json")

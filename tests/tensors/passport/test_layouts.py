@@ -353,6 +353,53 @@ def test_peft(tmp_path: Path) -> None:
     assert len(found.findings) == 4
 
 
+class Base(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(8, 16)
+        self.body = torch.nn.Linear(16, 16)
+        self.head = torch.nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.body(self.embed(x)))
+        return found
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("Lora", {"modules_to_save": ["head"], "use_dora": True}),
+        ("Lora", {"trainable_token_indices": {"embed": [1, 2]}}),
+        ("LoHa", {}),
+        ("LoKr", {}),
+        ("OFT", {"oft_block_size": 4}),
+        ("BOFT", {"boft_block_size": 4}),
+        ("Vera", {}),
+        ("IA3", {"feedforward_modules": []}),
+        ("FourierFT", {"n_frequency": 4}),
+        ("HRA", {}),
+    ],
+)
+def test_the_base_below_adapters_of_other_kinds(
+    kind: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    base = Base()
+    torch.save(base.state_dict(), tmp_path / "base.pt")
+    config = getattr(peft, f"{kind}Config")(target_modules=["body"], **settings)
+    adapted = peft.get_peft_model(base, config)
+    passport(adapted, layout=peft_layout()).save(tmp_path / "adapted.json")
+    found = compared(tmp_path / "base.pt", tmp_path / "adapted.json")
+    assert (found.status, found.equal) == ("equal", 5), format_lines(found)
+    passport(adapted).save(tmp_path / "all.json")
+    names = ("base.pt", "all.json")
+    a, b = (read_weights(str(tmp_path / name), None, peft_layout()) for name in names)
+    found = compare_weights(a, b)
+    assert (found.status, found.equal) == ("equal", 5), format_lines(found)
+    assert any("left out by the layout" in note for note in found.notes)
+
+
 @pytest.mark.slow
 def test_experts_that_were_loaded_transposed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
