@@ -23,7 +23,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from functools import cached_property, reduce
+from operator import add, sub
 from typing import Any, NamedTuple
+
+from .boxes import Box
 
 Shape = tuple[int, ...]
 
@@ -39,6 +42,11 @@ class Cut(NamedTuple):
     begin: Shape
     size: Shape
     is_transposed: bool = False
+
+    def ordered(self, numbers: Shape) -> Shape:
+        """One number a dimension of the checkpoint's tensor, from those of the tensor at hand
+        without dimensions before; and the other way round."""
+        return (*numbers[:-2], numbers[-1], numbers[-2]) if self.is_transposed else numbers
 
 
 Rule = Callable[[str, Shape], Iterator[Cut]]
@@ -83,17 +91,48 @@ def renamed(layout: Layout, name: str, shape: Shape) -> str:
 
 
 def combined(layouts: Sequence[Layout]) -> Layout | None:
-    """One after the other: those after the first change names of whole tensors."""
+    """One after the other: each cuts and names what the one before it has made of a tensor, as if
+    that were a checkpoint of its own.
+
+    >>> both = combined([transposed_layout(["a"]), names_layout([("*", "x.*")])])
+    >>> both.cuts("a", (2, 3))[1][0].name, both.cuts("a", (2, 3))[1][0].shape
+    ('x.a', (3, 2))
+    """
     return reduce(_in_turn, layouts) if layouts else None
 
 
 def _in_turn(first: Layout, second: Layout) -> Layout:
     def rule(name: str, shape: Shape) -> Iterator[Cut]:
-        for cut in first.cuts(name, shape)[1]:
-            (renamed,) = second.cuts(cut.name, cut.shape)[1]
-            yield cut._replace(name=renamed.name)
+        for outer in first.cuts(name, shape)[1]:
+            for inner in second.cuts(outer.name, outer.shape)[1]:
+                found = _through(outer, inner)
+                if found is not None:
+                    yield found
 
     return Layout(f"{first.name}, {second.name}", [("*", rule)])
+
+
+def _through(outer: Cut, inner: Cut) -> Cut | None:
+    """The box at hand that both cuts have; None if they have none. inner: of the tensor that
+    `outer` names."""
+    more = len(outer.begin) - len(outer.at)
+    box, other = Box(outer.at, outer.ordered(outer.size[more:])), Box(inner.begin, inner.size)
+    both = box.overlap(other)
+    if both is None:
+        if box.numel and other.numel:
+            return None
+        both = Box(box.at, box.size if not box.numel else other.size)  # an empty tensor
+    moved = outer.ordered(tuple(map(sub, both.at, outer.at)))
+    begin = (*outer.begin[:more], *map(add, outer.begin[more:], moved))
+    size = (*outer.size[:more], *outer.ordered(both.size))
+    of_inner = len(inner.begin) - len(inner.at)
+    moved = inner.ordered(tuple(map(sub, both.at, inner.begin))[of_inner:])
+    is_transposed = outer.is_transposed != inner.is_transposed
+    if outer.is_transposed and len(inner.at) < 2:
+        raise ValueError(f"{inner.name} has one dimension, and is transposed")
+    return Cut(
+        inner.name, inner.shape, tuple(map(add, inner.at, moved)), begin, size, is_transposed
+    )
 
 
 # --- cuts ---

@@ -3,7 +3,7 @@ against the checkpoint that transformers writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ from my_utils.tensors.passport.checkpoints import read_weights
 from my_utils.tensors.passport.compare import ComparedData, compare_weights, format_lines
 from my_utils.tensors.passport.file import write_passport
 from my_utils.tensors.passport.layouts import (
+    Cut,
     Layout,
+    Shape,
+    combined,
     megatron_layout,
     packed_experts_layout,
     peft_layout,
@@ -457,6 +460,77 @@ def test_pieces_of_a_transposed_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found.status == "equal", format_lines(found)
     with pytest.raises(ValueError, match=r"y of shape \[3\] does not fit .* no two dimensions"):
         passport({"y": value[0, 0, :3]}, layout=transposed_layout(["y"]))
+
+
+# --- several layouts ---
+
+
+def packed_and_single() -> tuple[torch.Tensor, Values]:
+    """The experts of a layer in one tensor (3, 2 · 6, 8), and each of them."""
+    packed = torch.randn(3, 12, 8)
+    parts = {"gate_proj": packed[:, :6], "up_proj": packed[:, 6:]}
+    return packed, {
+        f"l.mlp.experts.{expert}.{name}.weight": value[expert].clone()
+        for name, value in parts.items()
+        for expert in range(3)
+    }
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        ["transposed:*gate_up_proj", "packed-experts", "base_model.model.*=*"],
+        ["base_model.model.*=*", "transposed:*gate_up_proj", "packed-experts"],
+        ["peft", "transposed:*gate_up_proj", "packed-experts"],
+        ["transposed:*gate_up_proj", "packed-experts", "peft"],
+        ["transposed:*", "transposed:*", "transposed:*gate_up_proj", "packed-experts", "peft"],
+    ],
+)
+def test_layouts_one_after_the_other(
+    rules: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packed, single = packed_and_single()
+    name = "base_model.model.l.mlp.experts.gate_up_proj"
+    adapter = {"base_model.model.x.lora_A.weight": torch.ones(2, 2)} if "peft" in rules else {}
+    torch.save({name: packed.transpose(1, 2), **adapter}, tmp_path / "packed.pt")
+    torch.save(single, tmp_path / "single.pt")
+    words = [word for rule in rules for word in ("--map", rule)]
+    files = [str(tmp_path / name) for name in ("packed.pt", "single.pt")]
+    assert main(["passport", "diff", *files, *words, "--quiet"]) == 0, capsys.readouterr()
+    assert "equal: 6 tensors, bit for bit" in capsys.readouterr().out
+
+
+def test_what_was_cut_is_cut_and_transposed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packed, single = packed_and_single()
+    turned = {name: value.T.contiguous() for name, value in single.items()}
+    torch.save({"l.mlp.experts.gate_up_proj": packed, "e": torch.zeros(0, 4)}, tmp_path / "a.pt")
+    torch.save({**turned, "e": torch.zeros(4, 0)}, tmp_path / "b.pt")
+    rules = [word for rule in ("packed-experts", "transposed:*") for word in ("--map", rule)]
+    for name in ("a", "b"):
+        words = ["passport", str(tmp_path / f"{name}.pt"), *(rules if name == "a" else ())]
+        assert main([*words, "-o", str(tmp_path / f"{name}.json"), "--quiet"]) == 0
+    found = compared(tmp_path / "a.json", tmp_path / "b.json")
+    assert (found.status, found.equal) == ("equal", 7), format_lines(found)
+
+
+def test_a_shard_of_an_engine_whose_checkpoint_is_packed() -> None:
+    """The rows that both layouts have: those of a rank of the first, in tensors of the second."""
+
+    def rows(name: str, shape: Shape) -> Iterator[Cut]:  # the second half of 12 rows
+        yield Cut("all", (12, 4), (6, 0), (0, 0), (6, 4))
+
+    def thirds(name: str, shape: Shape) -> Iterator[Cut]:
+        for number in range(3):
+            yield Cut(f"third{number}", (4, 4), (0, 0), (4 * number, 0), (4, 4))
+
+    both = combined([Layout("rows", [("*", rows)]), Layout("thirds", [("all", thirds)])])
+    assert both is not None
+    assert both.cuts("x", (6, 4))[1] == [
+        Cut("third1", (4, 4), (2, 0), (0, 0), (2, 4)),
+        Cut("third2", (4, 4), (0, 0), (2, 0), (4, 4)),
+    ]
 
 
 # --- wrong layouts ---
