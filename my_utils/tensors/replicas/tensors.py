@@ -57,7 +57,7 @@ class Source(NamedTuple):
         tensor = self.tensor
         if tensor is None:
             return None
-        local = _local(tensor).detach()
+        local: Tensor = _local(tensor).detach()
         return local if self.view is None else local.as_strided(*self.view)
 
 

@@ -87,6 +87,37 @@ def test_a_backward_alone_that_differs() -> None:
     assert "deterministic algorithms" not in str(found)
 
 
+class Average(torch.nn.Module):
+    """Puts another tensor in the place of its buffer, and makes a further one."""
+
+    average: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = x - self.average
+        self.average = 0.9 * self.average + 0.1 * found.mean(0)
+        self.register_buffer("newest", found.detach())
+        return found
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_buffer_in_whose_place_another_one_comes() -> None:
+    model = model_with(Average())
+    average = model[3].average
+    assert replayed(model).is_same
+    assert model[3].average is average
+    assert average.eq(0).all()
+    assert "3.newest" not in model.state_dict()
+
+
+def test_such_a_buffer_that_differs_is_named() -> None:
+    found = replayed(model_with(Unsteady(forward=True), Average()))
+    assert {"4.average", "4.newest"} <= set(found.differing)
+
+
 def test_the_random_state_is_that_of_before() -> None:
     model = model_with()
     torch.manual_seed(5)
