@@ -32,11 +32,11 @@ class PlantedRank:
 
     def __init__(
         self, log_dir: Path, rank: int, classes: list[ClassData], *, world_size: int = 4,
-        attempt: int = 1, generation: int = 0, notes: list[str] | None = None,
+        attempt: int = 1, generation: int = 0, notes: list[str] | None = None, launch: int = 0,
     ) -> None:  # fmt: skip
         (log_dir / REPLICAS_FOLDER).mkdir(parents=True, exist_ok=True)
-        data = WatchData(FORMAT, 1, 2, rank, world_size, attempt, 10, classes, notes or [])
-        self.stem = stem_of(str(log_dir), rank, attempt, generation)
+        data = WatchData(FORMAT, 1, 2, rank, world_size, attempt, 10, classes, notes or [], launch)
+        self.stem = stem_of(str(log_dir), rank, data.number, generation)
         self._writer = SumsWriter(self.stem, data)
         self._neighbours = Neighbours(str(log_dir), data, generation)
         self._names = [tensor.name for one in classes for tensor in one.tensors]

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ... import _core
 from ...core.arguments import check_bool, check_int, check_path, wrong_type
 from ...core.identity import attempt_from_environment
@@ -65,7 +67,7 @@ class ReplicaChecks:
         """How many there were."""
         self._timer: Any = timer
         self._own_timer: MyTimer | None = None  # which has the number of the step
-        self._step = 0
+        self._step = self._launch = 0
         self._is_off = False
         self._pid = os.getpid()
         self._finder: Finder | None = None
@@ -139,6 +141,7 @@ class ReplicaChecks:
             self._writer.add(self._step, taken)
 
     def _set_up(self, models: dict[str, Any], size: int) -> None:
+        from .launch import launch_number
         from .tensors import Finder
 
         logger = GlobalLogger()
@@ -150,6 +153,7 @@ class ReplicaChecks:
             models, self._optimizer and self._optimizer(), gradients=self.gradients,
             rank=current_rank(), world_size=size,
         )  # fmt: skip
+        self._launch = launch_number()
         call_at_end(self.close)
 
     def _take(self, tracked: Tracked) -> Taken:
@@ -178,14 +182,12 @@ class ReplicaChecks:
 
     def _begin(self, writer: Writer, classes: list[ClassData], notes: list[str]) -> int:
         attempt = int(_core.output_state()["attempt"] or attempt_from_environment() or 1)
-        generation = _next_generation(writer.folder, attempt)
-        writer.begin(
-            WatchData(
-                FORMAT, VERSION, HASH, current_rank(), world_size(), attempt, self.every, classes,
-                notes,
-            ),
-            generation,
+        data = WatchData(
+            FORMAT, VERSION, HASH, current_rank(), world_size(), attempt, self.every, classes,
+            notes, self._launch,
         )  # fmt: skip
+        generation = _next_generation(writer.folder, data.number)
+        writer.begin(data, generation)
         return generation
 
     def _give_up(self, error: Exception) -> None:
@@ -198,12 +200,12 @@ class ReplicaChecks:
 
 
 _generations: Counter[tuple[str, int]] = Counter()
-"""How many files this process has begun, by folder and attempt: each watch has others."""
+"""How many files this process has begun, by folder and launch: each watch has others."""
 
 
-def _next_generation(folder: str, attempt: int) -> int:
-    _generations[folder, attempt] += 1
-    return _generations[folder, attempt] - 1
+def _next_generation(folder: str, number: int) -> int:
+    _generations[folder, number] += 1
+    return _generations[folder, number] - 1
 
 
 class Writer:
@@ -256,7 +258,10 @@ class Writer:
             file.close()
 
     def _open(self, data: WatchData, generation: int) -> None:
-        stem = stem_of(self.folder, data.rank, data.attempt, generation)
+        stem = stem_of(self.folder, data.rank, data.number, generation)
+        if os.path.exists(f"{stem}.json"):  # of a process that is gone, which is kept
+            data = msgspec.structs.replace(data, launch=0)
+            stem = stem_of(self.folder, data.rank, data.number, generation)
         os.makedirs(os.path.dirname(stem), exist_ok=True)
         neighbours = Neighbours(self.folder, data, generation)
         self._files[generation] = SumsWriter(stem, data), neighbours

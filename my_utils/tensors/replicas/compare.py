@@ -7,7 +7,7 @@ import contextlib
 import os
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,11 +72,13 @@ class _Member(NamedTuple):
 
 @dataclass
 class _Class:
-    """Ranks that must have the tensors of `data` equal. steps: those that two of them have at
-    least; differing: those at which not all are equal."""
+    """Ranks that must have the tensors of `data` equal. number: of their launch. attempt: the last
+    one that a rank counts. steps: those that two of them have at least; differing: those at which
+    not all are equal."""
 
-    attempt: int
+    number: int
     data: ClassData
+    attempt: int = 1
     members: list[_Member] = field(default_factory=list)
     steps: set[int] = field(default_factory=set)
     differing: set[int] = field(default_factory=set)
@@ -84,6 +86,7 @@ class _Class:
 
     def add(self, rank: int, reader: SumsReader, place: int, log: NDArray[Any]) -> None:
         """What all members have in common is there once: there may be thousands of them."""
+        self.attempt = max(self.attempt, reader.data.attempt)
         reader.data.classes[place] = self.data
         steps, digests = log["step"], log["digests"][:, place]
         if self._longest is None:
@@ -160,9 +163,9 @@ def _longest_first(file: Named) -> int:
 
 def _find_classes(log_dirs: Sequence[str], notes: list[str]) -> list[_Class] | None:
     classes: dict[tuple[int, int, bytes], _Class] = {}
-    ranks: dict[tuple[int, str, str], set[int]] = defaultdict(set)
+    ranks: _Ranks = defaultdict(set)
     is_watched = False
-    for path, rank, attempt, generation in sorted(files_in(log_dirs), key=_longest_first):
+    for path, rank, _, generation in sorted(files_in(log_dirs), key=_longest_first):
         is_watched = True
         try:
             reader = SumsReader(path)
@@ -171,20 +174,34 @@ def _find_classes(log_dirs: Sequence[str], notes: list[str]) -> list[_Class] | N
             notes.append(f"{escaped(os.path.basename(path))}: {reason(error)}")
             continue
         notes += reader.data.notes
+        number = reader.data.number
         for place, data in enumerate(reader.data.classes):
-            key = attempt, generation, msgspec.json.encode(data)
-            known = classes.setdefault(key, _Class(attempt, data))
+            key = number, generation, msgspec.json.encode(data)
+            known = classes.setdefault(key, _Class(number, data))
             known.add(rank, reader, place, log)
-            ranks[attempt, data.kind, data.ranks].add(rank)
+            ranks[number, data.kind, data.ranks].add(rank)
+    notes[:0] = [*_absent(ranks), *_alone(classes.values(), ranks)]
+    return list(classes.values()) if is_watched else None
+
+
+_NO_FILE = "no file of theirs"
+_OTHERS = "other ranks have other ones"
+_Ranks = dict[tuple[int, str, str], set[int]]
+"""By the number of a launch, the kind of tensors and their ranks: those that have files of them."""
+
+
+def _absent(ranks: _Ranks) -> Iterator[str]:
     for (_, kind, members), there in ranks.items():
         absent = parse_ranks(members) - there
         if absent:
-            notes.append(f"{kind} not compared with {ranks_text(absent, 4)}: no file of theirs")
-    for one in classes.values():
+            yield f"{kind} not compared with {ranks_text(absent, 4)}: {_NO_FILE}"
+
+
+def _alone(classes: Iterable[_Class], ranks: _Ranks) -> Iterator[str]:
+    for one in classes:
         alone = {member.rank for member in one.members}
-        if alone != ranks[one.attempt, one.data.kind, one.data.ranks]:
-            notes.append(f"{one.data.kind} of {ranks_text(alone, 4)}: other ranks have other ones")
-    return list(classes.values()) if is_watched else None
+        if alone != ranks[one.number, one.data.kind, one.data.ranks]:
+            yield f"{one.data.kind} of {ranks_text(alone, 4)}: {_OTHERS}"
 
 
 def _differences(one: _Class) -> list[ReplicaDifferenceData]:
@@ -303,7 +320,9 @@ def replica_lines(data: ReplicasData) -> list[str]:
     """A line for each difference; where there is none, one that says so."""
     if data["status"] == "equal":
         checks = count_text(data["checks"], "check")
-        return [f"replicas are equal: {checks} up to step {data['step']}"]
+        gap = next((note for note in data["notes"] if note.endswith((_NO_FILE, _OTHERS))), "")
+        line = f"replicas are equal: {checks} up to step {data['step']}"
+        return [f"{line}; {gap}" if gap else line]
     if data["status"] == "not compared":
         why = f": {data['notes'][0]}" if data["notes"] else ""
         return [f"replicas were not compared{why}"]

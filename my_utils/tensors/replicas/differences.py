@@ -37,7 +37,7 @@ class _Pair:
         self._class, self._place = data.classes[place], place
         ranks = sorted(parse_ranks(self._class.ranks))
         rank = ranks[(ranks.index(data.rank) + 1) % len(ranks)]
-        self._path = f"{stem_of(folder, rank, data.attempt, generation)}.json"
+        self._path = f"{stem_of(folder, rank, data.number, generation)}.json"
         self._reader: SumsReader | None = None
         self._read = self._their_place = 0
         self._theirs: dict[int, bytes] = {}

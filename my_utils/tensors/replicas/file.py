@@ -1,6 +1,7 @@
 """The files in which a rank leaves the sums of its replicas, in the folder `replicas` of a run.
 
-`rank_3.1.json` says what is in `rank_3.1.sums`; the second number is the attempt, a third one says
+`rank_3.412345678.json` says what is in `rank_3.412345678.sums`; the second number is one on which
+all ranks of a launch have agreed, or the attempt of the rank where they could not, a third one says
 that the tensors have changed. The sums are numbers of 64 bits, the least byte first:
 
 - `SLOTS` slots, of the newest checks, and `KEPT` of those at which a difference began: the step and
@@ -71,7 +72,8 @@ class ClassData(msgspec.Struct):
 
 class WatchData(msgspec.Struct):
     """hash: the version of the tensor hash. every: how many steps are between two checks. classes:
-    in the order of their sums. notes: what is not checked, and why."""
+    in the order of their sums. notes: what is not checked, and why. launch: the number on which its
+    ranks have agreed; 0 if there is none."""
 
     format: str
     version: int
@@ -82,6 +84,12 @@ class WatchData(msgspec.Struct):
     every: int
     classes: list[ClassData]
     notes: list[str]
+    launch: int = 0
+
+    @property
+    def number(self) -> int:
+        """That of the files which are compared with each other."""
+        return self.launch or self.attempt
 
 
 class Check(NamedTuple):
@@ -236,10 +244,11 @@ def _check(data: WatchData) -> None:
         check_box(tensor.at, tensor.size, tensor.shape)
 
 
-def stem_of(folder: str, rank: int, attempt: int, generation: int) -> str:
-    """The paths of a rank's files without their endings. generation: 0 for the first ones."""
+def stem_of(folder: str, rank: int, number: int, generation: int) -> str:
+    """The paths of a rank's files without their endings. number: of its launch or attempt.
+    generation: 0 for the first ones."""
     later = f".{generation}" if generation else ""
-    return os.path.join(folder, REPLICAS_FOLDER, f"rank_{rank}.{attempt}{later}")
+    return os.path.join(folder, REPLICAS_FOLDER, f"rank_{rank}.{number}{later}")
 
 
 class Named(NamedTuple):
@@ -247,12 +256,12 @@ class Named(NamedTuple):
 
     path: str
     rank: int
-    attempt: int
+    number: int
     generation: int
 
 
 def files_in(log_dirs: Sequence[str]) -> Iterator[Named]:
-    """Those of all ranks, by rank, attempt and generation. Folders without any are left out."""
+    """Those of all ranks, by rank, number and generation. Folders without any are left out."""
     for log_dir in with_hosts(log_dirs):
         folder = os.path.join(log_dir, REPLICAS_FOLDER)
         try:

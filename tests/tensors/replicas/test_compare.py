@@ -247,6 +247,41 @@ def test_attempts_and_generations_are_apart(tmp_path: Path) -> None:
     assert "since step 1 of attempt 2: layers.3.mlp.weight, rows 40-43" in found[0]["text"]
 
 
+def test_ranks_of_a_launch_are_compared_whatever_their_attempts(tmp_path: Path) -> None:
+    """Rank 2 comes in the second launch, which is the second attempt of the others alone, and whose
+    neighbours find each other's files."""
+    for launch, attempts in ((111111111, [1, 1]), (222222222, [2, 2, 1])):
+        ranks = [
+            PlantedRank(tmp_path, number, [parameters(f"0-{len(attempts) - 1}", *NAMES)],
+                        attempt=attempt, launch=launch)
+            for number, attempt in enumerate(attempts)
+        ]  # fmt: skip
+        for step in range(200):
+            for number, rank in enumerate(ranks):
+                rank.check(step, {**VALUES, **at(2, 50)(number, step)})
+        for rank in ranks:
+            rank.close()
+    found = compared(tmp_path)
+    assert replica_lines(found) == [
+        "replicas differ since step 50 of attempt 2: layers.3.mlp.weight, rows 40-43, "
+        "rank 2 against the 2 others"
+    ]
+    assert found["notes"] == []
+
+
+def test_a_launch_is_not_compared_with_an_older_one(tmp_path: Path) -> None:
+    """Of rank 1 there is a file of the first launch alone, of other values."""
+    for number, launch in ((0, 111111111), (1, 111111111), (0, 222222222)):
+        rank = PlantedRank(tmp_path, number, [parameters("0-1", *NAMES)], attempt=1, launch=launch)
+        for step in range(3):
+            rank.check(step, {**VALUES, **(at(0, 0)(number, step) if launch > 2e8 else {})})
+        rank.close()
+    assert replica_lines(compared(tmp_path)) == [
+        "replicas are equal: 3 checks up to step 2; parameters not compared with rank 1: no file "
+        "of theirs"
+    ]
+
+
 def test_a_difference_before_other_tensors_came(tmp_path: Path) -> None:
     """The same class is in both files of a rank, of which the later one is longer."""
     other = ClassData("optimizer state", "0-1", parameters("0-1", NAMES[0]).tensors)

@@ -197,3 +197,21 @@ train_two("delayed", delayed=True)
     assert list(check_replicas("", weights, weights.tensors)) == []
     found = found_in(tmp_path / "delayed")
     assert (found["status"], found["notes"]) == ("equal", []), found
+
+
+def test_ranks_that_have_started_more_or_less_often(tmp_path: Path) -> None:
+    """Two ranks, then three in the same folder, of which the last one counts its first attempt."""
+    program = """
+def fault(step, net, update):
+    if (step, rank, world) == (15, 2, 3):
+        flip(net.up.weight, 41, 7, 20)
+
+train("run", fault=fault, steps=20)
+"""
+    for world in (2, 3):
+        run(program, world, tmp_path)
+    found = found_in(tmp_path / "run")
+    assert texts(tmp_path / "run") == [
+        "step 11 to 20 of attempt 2: up.weight, rows 40-43, rank 2 against the 2 others"
+    ]
+    assert not any("not compared with" in note for note in found["notes"])
