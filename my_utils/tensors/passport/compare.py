@@ -12,7 +12,9 @@ import msgspec
 
 from ...core.ranges import ranks_text
 from ...core.units import count_text
+from .file import BUFFERS
 from .weights import BLOCK_BYTES, STATISTICS, Tensor, Weights, only_block, unchecked
+from .words import buffers_text
 
 LINES_MAX = 12
 _BOXES_SHOWN = 3
@@ -85,7 +87,8 @@ def check_replicas(side: str, weights: Weights, names: Iterable[str]) -> Iterato
     """What replicas of one side, and the parts of its tensors, say without the other side."""
     for name in names:
         for tensor in weights.tensors.get(name, ()):
-            for ranks, where, against in tensor.replica_problems():
+            problems = [] if tensor.why == BUFFERS else tensor.replica_problems()
+            for ranks, where, against in problems:
                 place = f"{where}: " if where else ""
                 text = f"replicas differ: {place}{against}"
                 yield FindingData("replicas", name, side, sorted(ranks), text)
@@ -97,9 +100,12 @@ def check_replicas(side: str, weights: Weights, names: Iterable[str]) -> Iterato
 def _side_notes(side: str, weights: Weights, names: Sequence[str]) -> Iterator[str]:
     for note in weights.notes:
         yield f"{side}: {note}"
-    chosen = (tensor for name in names for tensor in weights.tensors.get(name, ()))
+    chosen = [tensor for name in names for tensor in weights.tensors.get(name, ())]
     for why, of in unchecked(chosen).items():
         yield f"{side}: not checked between ranks: {count_text(len(of), 'tensor')}, {why}"
+    buffers = [one.name for one in chosen if one.why == BUFFERS and one.replica_problems()]
+    if buffers:
+        yield f"{side}: {buffers_text(buffers)}"
 
 
 class _Sides:

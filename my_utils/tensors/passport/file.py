@@ -27,6 +27,9 @@ HASH = 2
 FILE_BYTES_MAX = 1 << 29
 PARTS_MAX = 1 << 16  # of one tensor and rank
 DIMS_MAX = 64
+# Why ranks of a group may have other values of a tensor: observers and averages are such buffers,
+# tables are not, and nothing says which is which.
+BUFFERS = "buffers, which may depend on the data of a rank"
 _HEX = 16 * 8  # digits of the eight sums
 
 

@@ -182,12 +182,18 @@ def _memory(values: Tensor) -> tuple[object, ...]:
     return *where, tuple(values.shape), values.stride(), values.dtype
 
 
+def _of_buffer(group: GroupData | None) -> GroupData | None:
+    from .file import BUFFERS, GroupData
+
+    return group if group is None or group.why else GroupData(group.ranks, BUFFERS)
+
+
 def find_tensors(
     model: nn.Module, name: str = "", hidden: list[str] | None = None
 ) -> Iterator[tuple[str, Tensor, GroupData | None]]:
     """Each parameter and persistent buffer by each of its names, with the ranks that have
     replicas of it. Statistics of BatchNorm, and what DDP ignores, are in groups of their own: each
-    replica has others.
+    replica has others. Other buffers may be so, which their group says.
 
     name: of the model, "" if it has none. hidden: takes the names of values that cannot be read.
         With it come the tensors that are in a state dict beside these, or in packed objects.
@@ -220,8 +226,8 @@ def find_tensors(
         for key, tensor in (*parameters, *buffers):
             path = ".".join(filter(None, (prefix, key)))
             group = left_alone if path in ignored else known
-            if isinstance(module, _NormBase) and key in module._buffers:
-                group = own
+            if key in module._buffers:
+                group = own if isinstance(module, _NormBase) else _of_buffer(group)
             for full, part in unwrap_parts(path, tensor):
                 names.add(full)
                 yield full, part, group

@@ -16,7 +16,7 @@ from ...core.printable import escaped
 from ...core.ranges import parse_ranks, ranks_text
 from ..dtypes import ITEM_BYTES
 from .boxes import Box, box_of_bytes, gaps, place_text, tilings
-from .file import PassportData, PassportError, TensorData, boxes_of
+from .file import BUFFERS, PassportData, PassportError, TensorData, boxes_of
 
 _Value = TypeVar("_Value")
 
@@ -52,7 +52,10 @@ class Tensor:
 
     @cached_property
     def values(self) -> dict[Box, TensorSums]:
-        """Of each box what most ranks have; among equals what the first has."""
+        """Of each box what most ranks have; among equals what the first has. Of a buffer what the
+        first has, which DDP gives to all."""
+        if self.why == BUFFERS:
+            return {box: held[min(held)] for box, held in self.held.items()}
         return {box: Counter(held.values()).most_common(1)[0][0] for box, held in self.held.items()}
 
     @cached_property
@@ -262,9 +265,9 @@ def _add(
 
 
 def unchecked(weights: Iterable[Tensor]) -> dict[str, list[str]]:
-    """By the reason: the names of tensors of which it is not known what other ranks have."""
+    """By the reason: the names of tensors that were not compared between ranks."""
     found: dict[str, list[str]] = defaultdict(list)
     for tensor in weights:
-        if tensor.why and tensor.name not in found[tensor.why]:
+        if tensor.why not in ("", BUFFERS) and tensor.name not in found[tensor.why]:
             found[tensor.why].append(tensor.name)
     return dict(found)

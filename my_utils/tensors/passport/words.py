@@ -26,6 +26,15 @@ def left_out_text(names: Sequence[str]) -> str:
     return f"left out by the layout: {count_text(len(names), 'tensor')} ({names_text(names)})"
 
 
+def buffers_text(names: Sequence[str]) -> str:
+    """
+    >>> buffers_text(["observer.min_val"])
+    'buffers differ between ranks, as those that depend on their data do: observer.min_val'
+    """
+    why = "as those that depend on their data do"
+    return f"buffers differ between ranks, {why}: {names_text(names)}"
+
+
 def no_tensors_text(count: int) -> str:
     """
     >>> no_tensors_text(1), no_tensors_text(2)

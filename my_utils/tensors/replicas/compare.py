@@ -21,7 +21,9 @@ from ...core.units import count_text
 from ..dtypes import ITEM_BYTES
 from ..passport.boxes import Box, box_of_bytes, place_text
 from ..passport.weights import BLOCK_BYTES, by_votes, who_differs
+from ..passport.words import buffers_text
 from .file import (
+    KIND_OF_BUFFERS,
     SUMS,
     Check,
     ClassData,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NOTES_MAX = 8
+# After so many checks at which nobody has changed it a buffer does not depend on the data.
+STILL_CHECKS = 3
 _DIFFERENCES_SHOWN = 3
 
 
@@ -117,6 +121,17 @@ class _Class:
                 found |= member.reader.steps_with_sums()
         return found
 
+    def is_still(self) -> bool:
+        """Whether no rank has other values than at the newest checks before, and they differ."""
+        newest = sorted(self.steps)[-STILL_CHECKS:]
+        if len(newest) < STILL_CHECKS or newest[-1] not in self.differing:
+            return False
+        held = [
+            {member.rank: digest for digest, of in self.votes(step).items() for member, _ in of}
+            for step in newest
+        ]
+        return all(one == held[0] for one in held)
+
     def votes(self, step: int) -> dict[bytes, list[tuple[_Member, Check]]]:
         """The members by the digest that they have at a step."""
         found: dict[bytes, list[tuple[_Member, Check]]] = defaultdict(list)
@@ -143,9 +158,17 @@ def compare_replicas(log_dirs: Sequence[str]) -> ReplicasData | None:
         return None
     steps: set[int] = set()
     differences: list[ReplicaDifferenceData] = []
+    unsteady: list[str] = []
     for one in classes:
         steps |= one.steps
-        differences += _differences(one)
+        if one.data.kind != KIND_OF_BUFFERS:
+            differences += _differences(one)
+        elif one.is_still():
+            differences += _differences(one)[-1:]
+        elif one.differing:
+            unsteady += (tensor.name for tensor in one.data.tensors)
+    if unsteady:
+        notes.append(buffers_text(unsteady))
     differences.sort(key=lambda one: (one["attempt"], one["first"]))
     return {
         "version": 1,

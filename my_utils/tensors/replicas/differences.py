@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from ...core.ranges import parse_ranks
-from .file import SLOTS, Check, SumsReader, WatchData, stem_of
+from .file import KIND_OF_BUFFERS, SLOTS, Check, SumsReader, WatchData, stem_of
 
 _AHEAD = 2 * SLOTS  # checks of the neighbour that are remembered
 
@@ -20,8 +20,12 @@ class Neighbours:
 
     def __init__(self, folder: str, data: WatchData, generation: int) -> None:
         self._own: deque[Check] = deque(maxlen=SLOTS)
-        places = range(len(data.classes))
-        self._pairs = [_Pair(folder, data, generation, place) for place in places]
+        # A buffer that differs is said later than others, and has no sums that are kept.
+        self._pairs = [
+            _Pair(folder, data, generation, place)
+            for place, one in enumerate(data.classes)
+            if one.kind != KIND_OF_BUFFERS
+        ]
 
     def new_differences(self, check: Check) -> list[int]:
         """The numbers of own checks at which a difference began, as far as it is known now. check:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 FORMAT = "my_utils replicas"
 VERSION = 1
+KIND_OF_BUFFERS = "buffers"
 SLOTS = 64
 KEPT = 8
 SUMS = struct.Struct("<8Q")
@@ -62,8 +63,8 @@ class TrackedData(msgspec.Struct):
 
 
 class ClassData(msgspec.Struct):
-    """Tensors that the same ranks must have equal. kind: "parameters", "gradients" or "optimizer
-    state". ranks: such as "0-3"."""
+    """Tensors that the same ranks must have equal. kind: "parameters", "gradients", "optimizer
+    state" or "buffers", of which each is a class. ranks: such as "0-3"."""
 
     kind: str
     ranks: str

@@ -23,7 +23,7 @@ class ReplicaTensorData(TypedDict):
 class ReplicaDifferenceData(TypedDict):
     """Replicas that differ from a check on.
 
-    kind: "parameters", "gradients" or "optimizer state".
+    kind: "parameters", "gradients", "optimizer state" or "buffers".
     attempt: of the job.
     members: the ranks that must have these tensors equal.
     equal: the step of the last check before it at which all were; null if there is none.

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...core.printable import escaped
 from ...core.ranges import parse_ranks
 from ...core.units import count_text
-from ..passport.file import GroupData
+from ..passport.file import BUFFERS, GroupData
 from ..passport.placements import Placed, place
 from ..passport.take import find_tensors, placed_tensors
 from ..passport.views import dtype_name
 from ..wrapper_names import plain_name
-from .file import ClassData, TrackedData
+from .file import KIND_OF_BUFFERS, ClassData, TrackedData
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-KINDS = ("parameters", "gradients", "optimizer state")
+KINDS = ("parameters", "gradients", "optimizer state", KIND_OF_BUFFERS)
 _ALONE = "no other rank has these parts"
 _UNREDUCED = "gradients that are not reduced (no_sync)"
 _LAZY = "no values before a forward"
@@ -127,19 +127,20 @@ class Finder:
         modules = [each for model in models.values() for each in model.modules()]
         things = [*modules, *filter(None, [self._optimizer()])]
         self._parts = [(weakref.ref(thing), _held_by(thing)) for thing in things]
-        classes: dict[tuple[str, str], ClassData] = {}
-        sources: dict[tuple[str, str], list[Source]] = defaultdict(list)
+        classes: dict[tuple[str, str, str], ClassData] = {}
+        sources: dict[tuple[str, str, str], list[Source]] = defaultdict(list)
         left_out: dict[str, list[str]] = defaultdict(list)
         left_out.update(_lazy_ones(models))
         for kind, name, owner, key, tensor, placed in self._named(models, modules):
-            why = placed.replicas.why
+            why = "" if kind == KIND_OF_BUFFERS else placed.replicas.why
             if not why and not _is_shared(placed.replicas.ranks):
                 why = _ALONE
             if why:
                 left_out[why].append(name)
                 continue
-            of = kind, placed.replicas.ranks
-            known = classes.setdefault(of, ClassData(*of, []))
+            ranks = placed.replicas.ranks
+            of = kind, ranks, name if kind == KIND_OF_BUFFERS else ""
+            known = classes.setdefault(of, ClassData(kind, ranks, []))
             for values, at in placed.locals:
                 if not values.numel():
                     continue
@@ -183,7 +184,8 @@ class Finder:
                 placed = placed._replace(replicas=GroupData("", _QUANTIZED))
                 yield "parameters", name, None, None, tensor, placed
                 continue
-            yield "parameters", name, *owners[id(tensor)], tensor, placed
+            kind = KIND_OF_BUFFERS if placed.replicas.why == BUFFERS else "parameters"
+            yield kind, name, *owners[id(tensor)], tensor, placed
             group = replicas[id(tensor)]
             if self._gradients and tensor.requires_grad:
                 of = placed
@@ -311,5 +313,5 @@ def _is_shared(ranks: str) -> bool:
     return bool(ranks) and len(parse_ranks(ranks)) > 1
 
 
-def _order(of: tuple[str, str]) -> tuple[int, str]:
-    return KINDS.index(of[0]), of[1]
+def _order(of: tuple[str, str, str]) -> tuple[int, str, str]:
+    return KINDS.index(of[0]), *of[1:]

@@ -299,6 +299,44 @@ def test_a_difference_before_other_tensors_came(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+SAME = "replicas are equal: 9 checks up to step 8"
+
+
+@pytest.mark.parametrize(
+    ("changes", "line", "is_noted"),
+    [
+        (lambda rank, step: 0, SAME, False),
+        (lambda rank, step: step, SAME, False),
+        (lambda rank, step: rank + step, SAME, True),
+        (lambda rank, step: rank + step // 4, SAME, True),  # all change it at the last check
+        (lambda rank, step: (rank, step) == (1, 3), SAME, True),  # as where DDP overwrites it
+        (lambda rank, step: rank * (step > 6), SAME, True),  # for two checks
+        (
+            lambda rank, step: rank * (step > 3),
+            "replicas differ since step 4: table, rows 8-11, rank 0 against rank 1",
+            False,
+        ),
+    ],
+)
+def test_buffers_that_differ(
+    changes: Callable[[int, int], int], line: str, is_noted: bool, tmp_path: Path
+) -> None:
+    """They count once nobody changes them any more; before, they may depend on the data."""
+    table = ClassData("buffers", "0-1", parameters("0-1", "table").tensors)
+    for number in range(2):
+        rank = PlantedRank(tmp_path, number, [parameters("0-1", NAMES[0]), table], world_size=2)
+        for step in range(9):
+            values = {**VALUES, "table": VALUES[NAMES[1]]}
+            for column in range(int(changes(number, step))):
+                values["table"] = flipped(values["table"], 9, column)
+            rank.check(step, values)
+        rank.close()
+    found = compared(tmp_path)
+    assert replica_lines(found) == [line]
+    note = "buffers differ between ranks, as those that depend on their data do: table"
+    assert found["notes"] == [note] * is_noted
+
+
 # --- files that nobody can trust ---
 
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from my_utils.tensors.passport.checkpoints import read_weights
-from my_utils.tensors.passport.compare import check_replicas
+from my_utils.tensors.passport.compare import check_replicas, compare_weights, format_lines
 
 from .trainings import found_in, run, texts
 
@@ -215,3 +215,55 @@ train("run", fault=fault, steps=20)
         "step 11 to 20 of attempt 2: up.weight, rows 40-43, rank 2 against the 2 others"
     ]
     assert not any("not compared with" in note for note in found["notes"])
+
+
+def test_buffers_that_depend_on_the_data(tmp_path: Path) -> None:
+    """Of an observer and an average; and a table that DDP does not broadcast."""
+    program = """
+from torch.ao.quantization import MovingAverageMinMaxObserver
+from my_utils.tensors import passport
+
+class Average(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(4))
+        self.register_buffer("table", torch.arange(4.0))
+
+    def forward(self, x):
+        self.average.lerp_(x.detach().mean(0), 0.1)
+        return x - self.average + self.table
+
+def train_buffers(name, drifts=False, **options):
+    GlobalLogger().setup(name, rank=rank, world_size=world, console=False)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), MovingAverageMinMaxObserver(), Average())
+    model = DDP(net, **options)
+    update = adamw(model.parameters())
+    watch = ReplicaWatch(model, 2)
+    torch.manual_seed(rank)
+    for step in range(1, 15):
+        update.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        update.step()
+        if drifts and (step, rank) == (5, 1):
+            net[2].table[3] += 1
+        watch.step()
+    watch.close()
+    passport(model).save(f"{name}/passport_rank{{rank}}.json")
+    if rank == 0:
+        torch.save(net.state_dict(), f"{name}/model.pt")
+
+train_buffers("usual")
+train_buffers("drifted", drifts=True, broadcast_buffers=False)
+"""
+    run(program, 2, tmp_path)
+    note = "buffers differ between ranks, as those that depend on their data do: "
+    for name in ("usual", "drifted"):
+        found = found_in(tmp_path / name)
+        assert [one for one in found["notes"] if one.startswith(f"{note}1.m")], found
+        passports = read_weights(str(tmp_path / name / "passport_*.json"))
+        same = compare_weights(passports, read_weights(str(tmp_path / name / "model.pt")))
+        assert same.status == "equal", format_lines(same)
+        assert any(one.startswith(f"A: {note}") for one in same.notes)
+    assert found_in(tmp_path / "usual")["status"] == "equal"
+    assert texts(tmp_path / "drifted") == ["step 5 to 6: 2.table, rank 0 against rank 1"]

@@ -106,9 +106,9 @@ class Average(torch.nn.Module):
 @pytest.mark.filterwarnings("error")
 def test_a_buffer_in_whose_place_another_one_comes() -> None:
     model = model_with(Average())
-    average = model[3].average
+    average = model.get_buffer("3.average")
     assert replayed(model).is_same
-    assert model[3].average is average
+    assert model.get_buffer("3.average") is average
     assert average.eq(0).all()
     assert "3.newest" not in model.state_dict()
 

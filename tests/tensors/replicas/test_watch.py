@@ -20,7 +20,7 @@ from my_utils.core.run_files.files import REPLICAS_FOLDER  # noqa: E402
 from my_utils.core.warnings import forget  # noqa: E402
 from my_utils.tensors import ReplicaWatch  # noqa: E402
 from my_utils.tensors.replicas.file import SumsReader, files_in  # noqa: E402
-from my_utils.tensors.replicas.tensors import Finder  # noqa: E402
+from my_utils.tensors.replicas.tensors import Finder, Tracked  # noqa: E402
 
 from ...support.live_ranks import wait_until  # noqa: E402
 
@@ -109,6 +109,10 @@ def test_the_first_step_and_each_so_many_are_checked(two_ranks: Path) -> None:
     assert [row[3] for row in rows if row[4:6] == ["replicas", "START"]] == ["1", "5", "10", "105"]
 
 
+def values_at(tracked: Tracked, place: int) -> Any:
+    return tracked.sources[place].values
+
+
 def test_the_tensors_are_found_again_where_they_are(two_ranks: Path) -> None:
     """A state that the optimizer has not made yet, another module, memory that moves."""
     model = torch.nn.Sequential(Replicated(4, 4), Replicated(4, 4))
@@ -128,7 +132,7 @@ def test_the_tensors_are_found_again_where_they_are(two_ranks: Path) -> None:
     model[1].bias.data = torch.full((4,), 7.0)
     moved = finder.tracked()
     assert moved is not second
-    assert moved.sources[3].values.eq(7).all()
+    assert values_at(moved, 3).eq(7).all()
     model[1] = Replicated(4, 2)
     assert finder.tracked().classes[0].tensors[2].shape == (2, 4)
 
@@ -205,16 +209,19 @@ def test_tensors_of_tensors_are_watched_and_others_are_said(two_ranks: Path) -> 
     model.later = torch.nn.LazyLinear(2)
     finder = Finder({"": model}, None, gradients=True, rank=0, world_size=2)
     first = finder.tracked()
-    assert [tensor.name for tensor in first.classes[0].tensors] == [
-        "weight", "bias", "pair.a", "pair.b",
-    ]  # fmt: skip
+    assert [(one.kind, [tensor.name for tensor in one.tensors]) for one in first.classes] == [
+        ("parameters", ["weight", "bias"]),
+        ("gradients", ["gradient of weight", "gradient of bias"]),
+        ("buffers", ["pair.a"]),
+        ("buffers", ["pair.b"]),
+    ]
     assert first.notes == [
         "2 tensors not checked: no values before a forward (later.weight, …)",
         "3 tensors not checked: quantized tensors of torch (whole.int_repr, …)",
     ]
-    assert finder.tracked().sources[2].values.eq(1).all()
+    assert values_at(finder.tracked(), 4).eq(1).all()
     model.pair = TwoTensor(torch.full((3,), 7.0), torch.zeros(3))
-    assert finder.tracked().sources[2].values.eq(7).all()
+    assert values_at(finder.tracked(), 4).eq(7).all()
 
 
 def test_tensors_that_come_and_go_have_two_files(two_ranks: Path) -> None:
