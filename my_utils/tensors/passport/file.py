@@ -194,10 +194,10 @@ def check_shape(name: str, shape: Sequence[int], item_bytes: int) -> None:
     """ValueError unless a tensor can have it."""
     if len(shape) > DIMS_MAX or any(size < 0 for size in shape):
         raise ValueError(f"{name}: no shape of a tensor: {list(shape)!r:.100}")
-    if prod(size or 1 for size in shape) >= 2**63:  # which the strides of an empty one count, too
-        raise ValueError(f"{name}: no shape of a tensor: {list(shape)!r:.100}")
     if prod(shape) * item_bytes >= 2**63:
         raise ValueError(f"{name}: more than 2^63 bytes in shape {list(shape)!r:.100}")
+    if prod(size or 1 for size in shape) >= 2**63:  # which the strides of an empty one count, too
+        raise ValueError(f"{name}: no shape of a tensor: {list(shape)!r:.100}")
 
 
 def check_box(at: Sequence[int], size: Sequence[int], shape: Sequence[int]) -> None:

@@ -233,7 +233,7 @@ def entry(begin: int, end: int, shape: list[int], dtype: str = "F32") -> dict[st
         (header_of({"x": entry(-4, 0, [1])}, bytes(8)), "x: bytes -4 to 0"),
         (header_of({"x": entry(0, 8, [3])}, bytes(8)), r"x: 8 bytes for shape \[3\]"),
         (header_of({"x": entry(0, 8, [-2])}, bytes(8)), "x: no shape of a tensor"),
-        (header_of({"x": entry(0, 8, [2**40, 2**22])}, bytes(8)), r"x: more than 2\^63 bytes"),
+        (header_of({"x": entry(0, 8, [2**40, 2**40])}, bytes(8)), r"x: more than 2\^63 bytes"),
         (header_of({"x": entry(0, 8, [1] * 100)}, bytes(8)), "x: no shape of a tensor"),
         (header_of({"x": entry(0, 0, [0, 2**62, 2**62])}), "x: no shape of a tensor"),
         (header_of({"x": entry(0, 8, [2], "F9")}, bytes(8)), "x: dtype 'F9' is not known"),
