@@ -23,7 +23,9 @@ from ..core.ranges import checked, ranks_text
 from ..core.units import bytes_text
 from ..tensors.passport.boxes import place_text
 from ..tensors.passport.checkpoints import read_checkpoint, read_weights
+from ..tensors.passport.compare import ComparedData
 from ..tensors.passport.file import encoded
+from ..tensors.passport.history import HistoryData
 from ..tensors.passport.layouts import (
     Layout,
     combined,
@@ -38,7 +40,7 @@ from ..tensors.passport.weights import Weights, merged
 from ..tensors.wrapper_names import plain_name
 
 EXIT_UNREADABLE = 2
-_Data = TypeVar("_Data")
+_Data = TypeVar("_Data", ComparedData, HistoryData)
 _NAMED = {"packed-experts": packed_experts_layout, "peft": peft_layout}
 _OF_CONFIG: dict[str, Callable[[Any], Layout]] = {
     "megatron": megatron_layout,
@@ -157,7 +159,8 @@ def compare_and_print(
     lines_of: Callable[[_Data], list[str]],
     status_of: Callable[[_Data], int],
 ) -> int:
-    """What the commands that compare passports do: JSON or lines, and the exit status."""
+    """What the commands that compare passports do: JSON or lines, and the exit status, which is 2
+    where nothing differs, and not all could be compared."""
     try:
         with Progress(command, quiet=args.quiet, no_color=args.no_color, ticking=True):
             data = compare()
@@ -167,7 +170,7 @@ def compare_and_print(
         print(msgspec.json.encode(data).decode())
     else:
         print("\n".join(map(printable, lines_of(data))))
-    return status_of(data)
+    return EXIT_UNREADABLE if data.status == "not comparable" else status_of(data)
 
 
 def _summary(weights: Weights) -> list[str]:

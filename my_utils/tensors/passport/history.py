@@ -6,12 +6,11 @@ import os
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from ...core.units import count_text
-from .compare import FindingData, check_replicas, compare_weights, finding_lines
+from .compare import FindingData, Status, check_replicas, compare_weights, finding_lines
 from .file import PassportData, PassportError, read_passport
 from .weights import Weights, merged
 
@@ -30,12 +29,13 @@ class StepData(msgspec.Struct):
 
 
 class HistoryData(msgspec.Struct):
-    """version: of this object. status: "equal" or "differ". steps: all comparisons, the earliest
-    first. since: by side, or by "side against side", the last step at which all was equal (null if
-    there is none) and the first at which something differs."""
+    """version: of this object. status: "equal", "differ", or "not comparable" where nothing differs
+    but some tensors have another dtype. steps: all comparisons, the earliest first. since: by side,
+    or by "side against side", the last step at which all was equal (null if there is none) and the
+    first at which something differs."""
 
     version: int
-    status: Literal["equal", "differ"]
+    status: Status
     steps: list[StepData]
     since: dict[str, tuple[int | None, int]]
 
@@ -57,7 +57,10 @@ def history_of(folder: str) -> HistoryData:
             steps.append(StepData(step, first, other, found))
     steps.sort(key=lambda one: one.step)
     since = _since(steps)
-    return HistoryData(1, "differ" if since else "equal", steps, since)
+    status: Status = "differ" if since else "equal"
+    if status == "equal" and any(one.findings for one in steps):
+        status = "not comparable"
+    return HistoryData(1, status, steps, since)
 
 
 def _read_sides(folder: str) -> dict[str, dict[int, Weights]]:
@@ -84,28 +87,35 @@ def _since(steps: list[StepData]) -> dict[str, tuple[int | None, int]]:
     last: dict[str, int] = {}
     since: dict[str, tuple[int | None, int]] = {}
     for one in steps:
-        name = " against ".join(filter(None, (one.side, one.against))) or "replicas"
-        if one.findings:
+        name = _name_of(one)
+        if any(finding.kind != "dtype" for finding in one.findings):
             since.setdefault(name, (last.get(name), one.step))
-        elif name not in since:
+        elif not one.findings and name not in since:
             last[name] = one.step
     return since
+
+
+def _name_of(one: StepData) -> str:
+    return " against ".join(filter(None, (one.side, one.against))) or "replicas"
 
 
 def history_lines(data: HistoryData, most: int = 12) -> list[str]:
     """At most `most` lines."""
     count = len({one.step for one in data.steps})
-    if not data.since:
-        return [f"equal: no difference in {count_text(count, 'step')}"]
     lines = []
+    if not data.since:
+        lines.append(f"{data.status}: no difference in {count_text(count, 'step')}")
+        not_compared = next((one for one in data.steps if one.findings), None)
+        if not_compared is not None:
+            lines.append(f"{_name_of(not_compared)}: not compared since step {not_compared.step}")
+            lines += [f"  {line}" for line in finding_lines(not_compared.findings)]
     for name, (last, first) in data.since.items():
         since = f"step {first}"
         if last is not None and last + 1 < first:
             since = f"step {last + 1} to {first}"
         lines.append(f"{name}: differ since {since}")
         for one in data.steps:
-            key = " against ".join(filter(None, (one.side, one.against))) or "replicas"
-            if key == name and one.step == first:
+            if _name_of(one) == name and one.step == first:
                 lines += [f"  {line}" for line in finding_lines(one.findings)]
     left = len(lines) - most + 1
     return lines if left <= 1 else [*lines[: most - 1], f"and {left} more lines: --json has all"]

@@ -295,6 +295,27 @@ def test_history_of_two_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert out[1].startswith(f"  {Q}: values differ")
 
 
+def test_history_of_another_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which was not compared, and is no difference; a difference beside it is one."""
+    for step in (10, 20):
+        of_ranks([{"w": torch.ones(3), "v": torch.ones(2)}], tmp_path, step, "trainer")
+        engine = {"w": torch.ones(3).bfloat16(), "v": torch.ones(2)}
+        of_ranks([engine], tmp_path, step, "engine")
+    assert main(["passport", "history", str(tmp_path)]) == 2
+    assert capsys.readouterr().out.splitlines() == [
+        "not comparable: no difference in 2 steps",
+        "engine against trainer: not compared since step 10",
+        "  w: bfloat16 in A, float32 in B: take the passport of B with dtype='bfloat16'",
+    ]
+    assert main(["passport", "history", str(tmp_path), "--json"]) == 2
+    data = loads_checked("passport-history", capsys.readouterr().out)
+    assert (data["status"], data["since"]) == ("not comparable", {})
+    of_ranks([{**engine, "v": torch.zeros(2)}], tmp_path, 30, "engine")
+    of_ranks([{"w": torch.ones(3), "v": torch.ones(2)}], tmp_path, 30, "trainer")
+    assert main(["passport", "history", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.startswith("engine against trainer: differ since step 30\n")
+
+
 def test_history_without_a_difference_or_a_passport(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
