@@ -434,12 +434,12 @@ def _check_entry(name: str, entry: _Entry, least: int, most: int) -> None:
 
 def _torch_file(path: str, notes: list[str]) -> Iterator[Found]:
     with TensorFile(path) as file:
-        loaded = _loaded(file.file, path, notes)
+        classes: list[str] = []
+        loaded = _loaded(file.file, path, classes)
         if (hiding := _hiding_a_tensor(loaded)) is not None:
             raise _not_plain(path, _holds(_class_of(hiding)))
         values, others = find_leaves(loaded)
-        if others:
-            notes.append(f"{os.path.basename(path)}: {no_tensors_text(len(others))}")
+        notes += (f"{os.path.basename(path)}: {note}" for note in _others_notes(others, classes))
         first: dict[tuple[object, ...], str] = {}
         for name, tensor in (part for value in values for part in unwrap_parts(*value)):
             base = _find_storage(tensor, name, path, file.nbytes)
@@ -452,11 +452,29 @@ def _torch_file(path: str, notes: list[str]) -> Iterator[Found]:
             )  # fmt: skip
 
 
-def _loaded(file: Any, where: str, notes: list[str] | None = None) -> Any:
+def _others_notes(others: list[tuple[str, Any]], classes: list[str]) -> Iterator[str]:
+    """others: the values that are no tensors, by name. classes: of those that have a stand-in."""
+    places = [name for name, value in others if _has_values(value)]
+    if places or classes:
+        words = [names_text(places)] if places else []
+        words += [f"objects of {printable(names_text(classes))}"] if classes else []
+        yield f"left out: {': '.join(words)}"
+    if others:
+        yield no_tensors_text(len(others))
+
+
+def _has_values(value: object) -> bool:
+    """Whether an object of another class, or an array of NumPy, is in it."""
+    if isinstance(value, (Mapping, list, tuple, set)):
+        return any(map(_has_values, _held_by(value)))
+    return isinstance(value, _StandIn) or hasattr(value, "__array_interface__")
+
+
+def _loaded(file: Any, where: str, classes: list[str] | None = None) -> Any:
     """What torch.save wrote, with meta tensors that know where their values are in the file.
 
-    notes: takes which objects of other classes, such as the arguments of a script, have a stand-in.
-        None: a file with such an object is refused.
+    classes: takes those of which objects, such as the arguments of a script, have a stand-in. None:
+        a file with such an object is refused.
     """
     if file.read(len(_OLD_FORMAT)) == _OLD_FORMAT:
         raise PassportError(
@@ -471,14 +489,13 @@ def _loaded(file: Any, where: str, notes: list[str] | None = None) -> Any:
         return _tensors_of(file)
     except Exception as error:  # what its parser raises depends on where the damage is
         reason = _why_not_plain(error)
-        if notes is None or not foreign_class(error):
+        if classes is None or not foreign_class(error):
             raise _not_plain(where, reason) from None
     try:
-        found, left_out = _with_stand_ins(file)
+        found, names = _with_stand_ins(file)
     except Exception:
         raise _not_plain(where, reason) from None
-    shown = printable(names_text(left_out))
-    notes.append(f"{os.path.basename(where)}: left out: objects of {shown}")
+    classes += names
     return found
 
 

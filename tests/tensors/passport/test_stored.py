@@ -284,9 +284,33 @@ def test_objects_beside_the_weights_are_left_out(
     torch.save({"model": model.state_dict(), **beside}, tmp_path / "x.pth.tar")
     status, lines = diff(capsys, live, tmp_path / "x.pth.tar")
     assert status == 0, lines
-    assert "B: x.pth.tar: left out: objects of argparse.Namespace, builtins.eval, nu" in lines[3]
+    left_out = (
+        "B: x.pth.tar: left out: args, best, e: objects of argparse.Namespace, builtins.eval, "
+    )
+    assert lines[3].startswith(left_out)
     assert lines[4] == "B: x.pth.tar: 3 values that are no tensors"
     assert not (tmp_path / "evaluated").exists()
+
+
+@pytest.mark.usefixtures("nothing_is_safe")
+@pytest.mark.parametrize("is_safe", [False, True])
+def test_arrays_of_numpy_are_left_out_by_name(
+    is_safe: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also within lists, and where the program lets torch load them."""
+    if is_safe:
+        make, kind = np.zeros(1).__reduce__()[0], type(np.dtype(np.float32))
+        torch.serialization.add_safe_globals([make, np.ndarray, np.dtype, kind])
+    for name, value in (("a", 1), ("b", 2)):
+        array = np.full(3, value, np.float32)
+        torch.save(
+            {"w": torch.ones(2), "net": {"v": array}, "kept": [1, (array,)]},
+            tmp_path / f"{name}.pt",
+        )
+    status, lines = diff(capsys, tmp_path / "a.pt", tmp_path / "b.pt")
+    assert status == 0
+    assert lines[3].startswith("A: a.pt: left out: net.v, kept")
+    assert ("objects of numpy" in lines[3]) is not is_safe
 
 
 @pytest.mark.usefixtures("nothing_is_safe")
