@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HEADER_BYTES_MAX = 100 << 20  # what the safetensors library reads
+_PACKED = {"F4": "float4_e2m1fn_x2"}  # two numbers in each element, counted in the header
 INDEX_BYTES_MAX = 1 << 28
 METADATA_BYTES_MAX = 1 << 28
 TIED_MAX = 64  # other names of a tensor, which is hashed for each of them
@@ -381,9 +382,26 @@ def _shapes_of_parts(paths: list[Path]) -> dict[str, tuple[int, ...]]:
 
 def _entry(file: TensorFile, name: str, raw: msgspec.Raw) -> _Entry:
     try:
-        return decoded(bytes(raw), _Entry)
+        found = decoded(bytes(raw), _Entry)
+        if found.dtype in _PACKED:
+            found.shape = _packed_shape(found.shape)
     except ValueError as error:
         raise PassportError(f"{file.path}: {name}: {describe(error)}") from None
+    return found
+
+
+def _packed_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """As torch counts the elements."""
+    if not shape or shape[-1] % 2:
+        raise ValueError(f"no pairs of numbers are in shape {list(shape)!r:.100}")
+    return (*shape[:-1], shape[-1] // 2)
+
+
+def _dtype_of(code: str) -> torch.dtype | None:
+    """None if it is not known, or not to this torch."""
+    import torch
+
+    return getattr(torch, {**SAFETENSORS_CODES, **_PACKED}.get(code, ""), None)
 
 
 def _safetensors(path: Path) -> Iterator[Found]:
@@ -403,8 +421,7 @@ def _safetensors(path: Path) -> Iterator[Found]:
             except ValueError as error:
                 raise PassportError(f"{path}: {error}") from None
             begin, end = entry.data_offsets
-            dtype = getattr(torch, SAFETENSORS_CODES[entry.dtype])
-            values = torch.empty(entry.shape, dtype=dtype, device="meta")
+            values = torch.empty(entry.shape, dtype=_dtype_of(entry.dtype), device="meta")
             at = tuple(offsets.get(name, [0] * len(entry.shape)))
             read = file.reader(base + begin, name)
             yield Found(name, entry.shape, at, values, _HERE, "", read)
@@ -413,11 +430,10 @@ def _safetensors(path: Path) -> Iterator[Found]:
 
 
 def _check_entry(name: str, entry: _Entry, least: int, most: int) -> None:
-    if entry.dtype not in SAFETENSORS_CODES:
+    dtype = _dtype_of(entry.dtype)
+    if dtype is None:
         raise ValueError(f"{name}: dtype {entry.dtype!r} is not known")
-    import torch
-
-    item = getattr(torch, SAFETENSORS_CODES[entry.dtype]).itemsize
+    item = dtype.itemsize
     check_shape(name, entry.shape, item)
     begin, end = entry.data_offsets
     count = item

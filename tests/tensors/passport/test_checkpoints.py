@@ -207,6 +207,17 @@ dist.destroy_process_group()
         read(tmp_path / "dcp")
 
 
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this torch has no float4")
+def test_pairs_of_numbers_of_four_bits(tmp_path: Path) -> None:
+    bits = torch.arange(24, dtype=torch.uint8).reshape(4, 6)
+    save_file({"w": bits.view(torch.float4_e2m1fn_x2)}, tmp_path / "x.safetensors")
+    torch.save({"w": bits.view(torch.float4_e2m1fn_x2)}, tmp_path / "x.pt")
+    check_equal(tmp_path / "x.safetensors", tmp_path / "x.pt", 1)
+    (tmp_path / "x.safetensors").write_bytes(header_of({"x": entry(0, 1, [3], "F4")}, b"1"))
+    with pytest.raises(PassportError, match=r"x: no pairs of numbers are in shape \[3\]"):
+        read(tmp_path / "x.safetensors")
+
+
 # --- damaged and hostile files ---
 
 
