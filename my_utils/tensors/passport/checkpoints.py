@@ -628,6 +628,11 @@ def _check_kind(file: Any, where: str) -> None:
 
 def _find_storage(tensor: Tensor, name: str, where: str, file_bytes: int) -> int:
     """The first byte of its storage in the file."""
+    if hasattr(tensor, "placements") and hasattr(tensor, "device_mesh"):
+        raise PassportError(
+            f"{where}: {name}: a DTensor, of which the file has what one rank had: save its "
+            "full_tensor(), or all ranks by torch.distributed.checkpoint"
+        )
     kind = str(tensor.layout).removeprefix("torch.")
     if kind != "strided":
         raise PassportError(f"{where}: {name}: a tensor of layout {kind} cannot be hashed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.ranges import as_ranges, ranges_text
@@ -70,7 +71,9 @@ def _of_dtensor(tensor: Any) -> Placed:
     if any(placement.is_partial() for placement in tensor.placements):
         group = GroupData(group.ranks, "sums that are not reduced yet (Partial)")
         return Placed(shape, [], group, group)
-    boxes = local_boxes(tensor.detach(), coordinate)
+    boxes = list(local_boxes(tensor.detach(), coordinate))
+    if not prod(shape):  # which has no box, but is there
+        boxes = [(tensor.detach().to_local(), (0,) * len(shape))]
     along = [
         slice(None) if placement.is_replicate() else place
         for placement, place in zip(tensor.placements, coordinate, strict=True)

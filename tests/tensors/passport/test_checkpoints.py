@@ -207,6 +207,32 @@ dist.destroy_process_group()
         read(tmp_path / "dcp")
 
 
+@pytest.mark.slow
+def test_dtensors_of_one_rank_and_those_without_elements(tmp_path: Path) -> None:
+    """A file of one rank's DTensors is refused with what to do; an empty one is in passports."""
+    program = """
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+from my_utils.tensors import passport
+from my_utils.tensors.passport import PassportError, read_weights
+mesh = init_device_mesh("cpu", (world,))
+whole = {"w": torch.arange(12.0).reshape(6, 2), "z": torch.zeros(0, 2), "y": torch.zeros(4, 0)}
+parts = {name: distribute_tensor(value, mesh, [Shard(0)]) for name, value in whole.items()}
+passport(parts).save("pp/rank{rank}.json")
+if rank == 0:
+    torch.save(whole, "whole.pt")
+    torch.save(parts, "parts.pt")
+    try:
+        read_weights("parts.pt")
+    except PassportError as error:
+        print(error)
+dist.barrier()
+dist.destroy_process_group()
+"""
+    said = run_ranks(program, 2, tmp_path)[0]
+    assert "parts.pt: w: a DTensor, of which the file has what one rank had: save its full" in said
+    check_equal(tmp_path / "pp", tmp_path / "whole.pt", 3)
+
+
 @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this torch has no float4")
 def test_pairs_of_numbers_of_four_bits(tmp_path: Path) -> None:
     bits = torch.arange(24, dtype=torch.uint8).reshape(4, 6)
