@@ -299,7 +299,8 @@ def test_arrays_of_numpy_are_left_out_by_name(
 ) -> None:
     """Also within lists, and where the program lets torch load them."""
     if is_safe:
-        make, kind = np.zeros(1).__reduce__()[0], type(np.dtype(np.float32))
+        make: Any = np.zeros(1).__reduce__()[0]
+        kind = type(np.dtype(np.float32))
         torch.serialization.add_safe_globals([make, np.ndarray, np.dtype, kind])
     for name, value in (("a", 1), ("b", 2)):
         array = np.full(3, value, np.float32)
