@@ -1,7 +1,7 @@
 """Says since which step weights differ: `my_utils passport history DIR`.
 
-Exit status: 0, no difference; 1, a difference; 2, it cannot be read, or wrong arguments; 130,
-interrupted.
+Exit status: 0, no difference; 1, a difference; 2, not comparable, it cannot be read, or wrong
+arguments; 130, interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def command_parser() -> CommandParser:
         "Files of passports are grouped by their names without step and rank.",
         ["my_utils passport history pp"],
         statuses="0  no difference\n1  a difference\n"
-        "2  a file cannot be read, or there is none; also wrong arguments",
+        "2  not comparable, as of another dtype; a file cannot be read, or there is none; also "
+        "wrong arguments",
     )
     chosen.add_argument("folder", metavar="DIR", help="a folder of passports of several steps")
     add_json(chosen, "print one JSON object with all steps")
