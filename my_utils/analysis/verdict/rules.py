@@ -24,8 +24,9 @@ from .gpu_clocks import describe_errors, lower_clock
 from .hiccups import hiccups, moving_imbalance
 from .kinds import is_costly
 from .last_in_backward import last_inside
-from .loss import LEAST_SHARE, Loss, Remaining
+from .loss import LEAST_SHARE, Remaining
 from .memory import LEAST_GROWTH, MEMORY_NAMES, find_growth
+from .promises import make_findings
 from .quantiles import median
 from .result import NO_TIME, NO_TIME_REMEDY, Finding, Verdict
 from .run_data import (
@@ -41,9 +42,7 @@ from .run_data import (
 )
 from .run_ranks import RANGES_NAMED, missing_text
 from .slower_ranks import slower_ranks
-from .stage_costs import shared_stages
 from .sync import Meetings, find_meetings
-from .trends import slower_over_time
 from .warmup import find_warmup
 from .work import Work, measure_work
 
@@ -77,7 +76,7 @@ def judge(
     meetings = find_meetings(run, columns)
     groups = _groups(run, meetings, columns)
     verdict.step_ns = max(work.step_ns for work, _ in groups)  # the run ends with its slowest
-    findings = _compared(run, groups, columns)
+    findings = make_findings(run, groups, columns)
     if view is not None and view.is_launch_bound:
         # Of a stage of the device that is long on all ranks the time is launching, named once.
         findings = [
@@ -297,88 +296,11 @@ def _counters(
     return _Counters(there, rows, columns)
 
 
-def _compared(
-    run: RunData, groups: Sequence[tuple[Work, Remaining]], columns: Integers
-) -> list[Finding]:
-    over_time = slower_over_time(groups)
-    joined: dict[tuple[object, ...], Finding] = {}
-    for work, left in groups:
-        losses = [
-            (loss, None if loss.part is None else work.parts[loss.part]) for loss in left.losses
-        ]
-        if over_time is not None and work is groups[0][0]:
-            losses.append(over_time)
-        losses += shared_stages(work, left)
-        own: dict[tuple[object, ...], Finding] = {}
-        for loss, stage in losses:
-            is_shared = len(loss.rows) == len(work.rows)
-            _join(own, _finding(run, work, loss, stage, columns), is_shared, adds=True)
-        for (shared, *_), one in own.items():
-            _join(joined, one, shared, adds=False)
-    return list(joined.values())
-
-
-def _finding(run: RunData, work: Work, loss: Loss, stage: str | None, columns: Integers) -> Finding:
-    since = None if loss.since is None else int(run.steps[columns[loss.since]])
-    cost = loss.cost_ns
-    detail = dict(loss.detail)
-    for name in {"slow_step", "slow_steps"} & detail.keys():  # until here places
-        detail[name] = run.steps[columns[detail[name]]].tolist()
-    if loss.kind == "short of cores" and run.workload.get("threads", "").isdecimal():
-        detail["threads"] = int(run.workload["threads"])
-    return Finding(
-        kind=loss.kind,
-        ranks=tuple(run.ranks[work.rows[loss.rows]].tolist()),
-        hosts=loss.hosts,
-        stage=stage,
-        cost_ns_a_step=cost,
-        share=cost / work.step_ns if work.step_ns else 0.0,
-        saves_ns_a_step=0.0 if loss.kind == "not judged inside" else cost,
-        since_step=since,
-        detail=detail,
-    )
-
-
 def _count_in_steps(one: Finding, width: int) -> None:
     """What is counted in columns, each the mean of so many steps."""
     if width > 1:
         for name in one.detail.keys() & {"hiccups", "every", "steps", "each_ns"}:
             one.detail[name] *= width
-
-
-def _join(
-    findings: dict[tuple[object, ...], Finding], one: Finding, is_shared: object, *, adds: bool
-) -> None:
-    """Names once what is found several times. is_shared: by all ranks of a group; what one of them
-    loses beyond the others is another finding. adds: in one group, where a stage is long in all
-    steps and longer in some: the costs add up. Several groups pass it at once: the largest counts.
-    """
-    key = is_shared, one.kind, one.stage, one.hosts, one.since_step
-    other = findings.get(key)
-    if other is None:
-        findings[key] = one
-        return
-    first, second = (one, other) if one.cost_ns_a_step > other.cost_ns_a_step else (other, one)
-    if first.ranks == second.ranks:
-        took_ns = _taken_together(first, second) if adds else {}
-        first.detail = {**second.detail, **first.detail, **took_ns}
-    first.ranks = tuple(sorted({*first.ranks, *second.ranks}))
-    if adds:
-        first.detail.pop("each_ns", None)  # so many times each is no longer all of the cost
-        first.cost_ns_a_step += second.cost_ns_a_step
-        first.saves_ns_a_step += second.saves_ns_a_step
-        first.share += second.share
-    findings[key] = first
-
-
-def _taken_together(*findings: Finding) -> dict[str, float]:
-    """What a stage takes a step where its pauses were found apart from what it always takes: these
-    have no `took_ns` of their own."""
-    always = [one for one in findings if "took_ns" in one.detail]
-    if len(always) != 1:
-        return {}
-    pauses = (one.cost_ns_a_step for one in findings if one not in always)
-    return {"took_ns": always[0].detail["took_ns"] + sum(pauses)}
 
 
 def _explain_input(run: RunData, findings: Sequence[Finding], columns: Integers) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from my_utils.analysis.verdict.rules import _join
+from my_utils.analysis.verdict.promises import _join
 from my_utils.analysis.why import Finding, RunData, SyncPoint, Verdict, judge
 
 from ...support.array_runs import DDP, ArrayRun
