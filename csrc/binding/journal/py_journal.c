@@ -348,8 +348,8 @@ static PyObject *open_names(const struct mu_seen_thread *thread) {
     return names;
 }
 
-/* Only the thread that calls set_step knows the step at once; on others each stage that opens brings
- * it. A stage around several steps has that of its begin. */
+/* Only the thread that calls set_step knows the step at once; on others each stage that opens
+ * brings it. A stage around several steps has that of its begin. */
 static int64_t newest_step(const struct mu_seen_thread *thread) {
     int64_t open = thread->depth > 0 ? thread->open[thread->depth - 1].step : thread->step;
     return open > thread->step ? open : thread->step;
@@ -362,7 +362,8 @@ static PyObject *thread_as_tuple(const struct mu_seen_thread *thread) {
         Py_XDECREF(names);
         return NULL;
     }
-    return Py_BuildValue("(INLN)", (unsigned)thread->tid, tag, (long long)newest_step(thread), names);
+    return Py_BuildValue("(INLN)", (unsigned)thread->tid, tag, (long long)newest_step(thread),
+                         names);
 }
 
 static PyObject *open_stages(PyObject *module, PyObject *Py_UNUSED(ignored)) {
