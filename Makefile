@@ -182,11 +182,11 @@ site: build $(VENV)/stamp-site
 images: build $(VENV)/stamp-tests
 	@$(RUN) -m tools.images
 
-# Lines by package, the longest files, and how finely the Python is cut.
 # Whether the tests notice changed lines; an hour.
 mutants: build $(VENV)/stamp-tests
 	@$(RUN) -m tools.mutants
 
+# Lines by package, the longest files, and how finely the Python is cut.
 size:
 	@$(ANY_PYTHON) -m tools.size
 
