@@ -83,6 +83,7 @@ def inbox() -> Iterator[Inbox]:
         yield inbox
 
 
+@pytest.mark.thorough
 def test_a_slow_rank_and_its_death(inbox: Inbox, tmp_path: Path) -> None:
     run = Run(tmp_path, inbox.address)
     wait_until((tmp_path / "alice/train-7/profile_rank_1.csv").exists, START_S)

@@ -55,6 +55,7 @@ train("plain", wrap=lambda net: net)
     assert any("no mesh, DDP or layout says" in note for note in plain["notes"])
 
 
+@pytest.mark.thorough
 def test_four_ranks(tmp_path: Path) -> None:
     program = """
 def fault(step, net, update):
