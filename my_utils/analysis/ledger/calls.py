@@ -9,7 +9,7 @@ import numpy as np
 from ...core.run_files.state import COLLECTIVES_TAG
 from ..verdict.rank_files import Columns, RankStages, chosen
 from ..verdict.recorded_rank import PEERS, WAIT
-from .sweep import Segments
+from .sweep import Integers, Segments
 
 INSIDE = "inside"  # a kind of meetings
 
@@ -42,11 +42,17 @@ def _parse_group(call: str) -> str:
 
 def _stages_and_calls(rank: RankStages, stages: Columns, segments: Segments) -> list[list[int]]:
     """The paths of the innermost stage and of the call in it, each pair once."""
+    calls, at = calls_within(rank, stages, segments)
+    pairs = np.stack([stages["path"][segments.owner[at]], calls["path"]])
+    found: list[list[int]] = np.unique(pairs, axis=1).T.tolist()
+    return found
+
+
+def calls_within(rank: RankStages, stages: Columns, segments: Segments) -> tuple[Columns, Integers]:
+    """The calls that begin in a stage, and the segment of each. There must be a tag for them."""
     is_call = rank.stages["tag"] == rank.tags.index(COLLECTIVES_TAG)
     calls = chosen(rank.stages, is_call & np.isin(rank.stages["tid"], np.unique(stages["tid"])))
     at = np.searchsorted(segments.begin_ns, calls["begin_ns"], "right") - 1
     is_within = (at >= 0) & (at < len(segments.owner))
-    owner = segments.owner[at[is_within]]
-    pairs = np.stack([stages["path"][owner], calls["path"][is_within]])[:, owner >= 0]
-    found: list[list[int]] = np.unique(pairs, axis=1).T.tolist()
-    return found
+    is_within[is_within] = segments.owner[at[is_within]] >= 0
+    return chosen(calls, is_within), at[is_within]

@@ -3,7 +3,7 @@
 The rank with the shortest stay came last: all others wait for it. So a meeting takes as long as the
 shortest stay, and what a rank stays longer is its wait. Durations alone are compared, for each rank
 may have another clock. The k-th meeting of a rank in an attempt is the k-th of the others, whatever
-step it is in.
+step it is in. A send and the receive of it are a meeting of two ranks.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from ...core.ranges import parse_members
-from .rank_times import RankTimes, Stays, attempt_numbers, sums_at
-from .rows import PLACES, WAITING, row_of_stage
+from .peers import RECEIVE, SEND
+from .rank_times import PIPELINE, RankTimes, Stays, attempt_numbers
+from .rows import PLACES, WAITING
 from .sweep import Integers
 
-_PIPELINE = "pipeline"  # in whose stages ranks do not all wait for the last one
 _IN_A_STEP_MAX = 1 << 20
 
 Sheets = Sequence[dict[int, Integers]]  # of each rank, by attempt: step × row
@@ -38,6 +39,14 @@ class Waits:
         self.steps.setdefault(row, {}).setdefault(number, set()).update(steps)
 
 
+class _There(NamedTuple):
+    """A rank, by its place, in a stage that has others in it. steps: of its attempt."""
+
+    row: int
+    stays: Stays
+    steps: Integers
+
+
 def split_waits(
     ranks: Sequence[RankTimes], sheets: Sheets, inferred: Iterable[tuple[str, Collection[int]]]
 ) -> Waits:
@@ -48,6 +57,7 @@ def split_waits(
     for stage, rows in groups:
         for number in attempt_numbers(ranks[row] for row in rows):
             _split(ranks, sheets, stage, rows, number, waits)
+    _split_pairs(ranks, sheets, waits)
     return waits
 
 
@@ -61,7 +71,7 @@ def _inferred(
 def _groups(ranks: Sequence[RankTimes]) -> Iterator[tuple[str, list[int]]]:
     """Each stage with the places of the ranks that meet in it. A rank is in one group of a stage:
     the largest. A stage with a pipeline's sends and receives is left out: each rank has others."""
-    sent = {stage for one in ranks for stage, _, kind in one.meetings if kind == _PIPELINE}
+    sent = {stage for one in ranks for stage, _, kind in one.meetings if kind == PIPELINE}
     places = {one.rank: row for row, one in enumerate(ranks)}
     members: dict[tuple[str, str], list[int]] = {}
     for one in ranks:
@@ -86,33 +96,49 @@ def _split(
         attempt = ranks[row].attempts.get(number)
         if attempt is not None and stage in attempt.stays:
             stays = attempt.stays[stage]
-            there += [(row, stays, attempt.steps)] if len(stays.place) else []
+            there += [_There(row, stays, attempt.steps)] if len(stays.place) else []
+    _move_waits(sheets, there, number, waits)
+
+
+def _split_pairs(ranks: Sequence[RankTimes], sheets: Sheets, waits: Waits) -> None:
+    """Each send with the receive of it."""
+    places = {one.rank: row for row, one in enumerate(ranks)}
+    for row, one in enumerate(ranks):
+        for number, attempt in one.attempts.items():
+            for (kind, peer), sends in attempt.peers.items():
+                to = places.get(peer) if kind == SEND else None
+                other = None if to is None else ranks[to].attempts.get(number)
+                receives = None if other is None else other.peers.get((RECEIVE, one.rank))
+                if to is not None and other is not None and receives is not None:
+                    pair = [_There(row, sends, attempt.steps), _There(to, receives, other.steps)]
+                    _move_waits(sheets, pair, number, waits)
+
+
+def _move_waits(sheets: Sheets, there: Sequence[_There], number: int, waits: Waits) -> None:
+    """Of those that meet each other in an attempt."""
     if len(there) < 2:
         return
-    kept = _together([(stays, steps) for _, stays, steps in there])
-    own = np.stack([stays.own_ns[at] for (_, stays, _), at in zip(there, kept, strict=True)])
+    kept = _together(there)
+    own = np.stack([one.stays.own_ns[at] for one, at in zip(there, kept, strict=True)])
     wait = own - own.min(0)
-    column = PLACES[row_of_stage(stage)]
-    for (row, stays, _), at, waited in zip(there, kept, wait, strict=True):
-        sheet = sheets[row][number]
-        moved = sums_at(stays.place[at], waited, len(sheet))
-        sheet[:, column] -= moved
-        sheet[:, PLACES[WAITING]] += moved
+    for one, at, waited in zip(there, kept, wait, strict=True):
+        sheet, place = sheets[one.row][number], one.stays.place[at]
+        np.subtract.at(sheet, (place, one.stays.row[at]), waited)
+        np.add.at(sheet[:, PLACES[WAITING]], place, waited)
     last, waited = own.argmin(0), wait.sum(0)
-    for at in np.unique(last).tolist():
-        row, stays, _ = there[at]
-        mine = last == at
-        steps = set(stays.place[kept[at]][mine].tolist())
-        waits.add(row, number, int(waited[mine].sum()), steps)
+    for at_there in np.unique(last).tolist():
+        one, mine = there[at_there], last == at_there
+        steps = set(one.stays.place[kept[at_there]][mine].tolist())
+        waits.add(one.row, number, int(waited[mine].sum()), steps)
 
 
-def _together(stays: Sequence[tuple[Stays, Integers]]) -> list[Integers]:
+def _together(there: Sequence[_There]) -> list[Integers]:
     """Of each rank the places of its stays, so that each is of the same meeting as those of the
     others. Where some rank has fewer, those are left out that it has not, step by step."""
-    if len({len(one.place) for one, _ in stays}) == 1:
-        return [np.arange(len(one.place)) for one, _ in stays]
-    known = np.unique(np.concatenate([steps for _, steps in stays]))
-    keys = [_keys(one, np.searchsorted(known, steps)) for one, steps in stays]
+    if len({len(one.stays.place) for one in there}) == 1:
+        return [np.arange(len(one.stays.place)) for one in there]
+    known = np.unique(np.concatenate([one.steps for one in there]))
+    keys = [_keys(one.stays, np.searchsorted(known, one.steps)) for one in there]
     common = keys[0]
     for one in keys[1:]:
         common = np.intersect1d(common, one, assume_unique=True)

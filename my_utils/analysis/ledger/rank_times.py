@@ -27,6 +27,7 @@ from ..verdict.rank_files import (
 from ..verdict.run_ranks import OwnAttempts, attempts_together
 from ..verdict.tracks import training_rows
 from .calls import meetings_inside
+from .peers import Peer, stays_with_peers
 from .rows import (
     CLOSING,
     COMPUTE,
@@ -42,6 +43,7 @@ from .rows import (
 )
 from .sweep import Integers, Segments, cut_segments, segments_on_device
 
+PIPELINE = "pipeline"  # a kind of meetings: of a rank with the one before it, or behind it
 OPTIMIZER = "optimizer"  # as `my_utils run` names it: behind it, a step is done
 COUNTERS = {
     **{f"host.{name}": name for name in ("gc0_us", "gc1_us", "gc2_us", "delay_us", "quota_us")},
@@ -63,10 +65,13 @@ class Gap(NamedTuple):
 
 
 class Stays(NamedTuple):
-    """A stage each time it ran: the place of its step, and what it took beside stages inside."""
+    """A stage each time it ran, or each send to another rank, or receive from it, in the order of
+    time. place: of its step; own_ns: what it took, beside stages inside; row: the place of the
+    ledger's row that has this time."""
 
     place: Integers
     own_ns: Integers
+    row: Integers
 
 
 @dataclass
@@ -77,7 +82,8 @@ class AttemptTimes:
     imported_ns: when torch had been imported, None where it is not known; joined_ns: in
     `init_process_group`. steps: rising. ns: step × row, of the first
     `IN_STEPS` rows. outside: ns before its first step and after its last one, by row. stays: by
-    stage, of those in which ranks meet, or may. counters: µs of each step, by name, 0 where
+    stage, of those in which ranks meet, or may. peers: where the host knows when such a call ends.
+    counters: µs of each step, by name, 0 where
     missing. saved: keys of its checkpoints, and the step that was done last before each; restored:
     of those that it began with."""
 
@@ -94,6 +100,7 @@ class AttemptTimes:
     ns: Integers = field(default_factory=lambda: np.zeros((0, IN_STEPS), np.int64))
     outside: dict[str, int] = field(default_factory=dict)
     stays: dict[str, Stays] = field(default_factory=dict)
+    peers: dict[Peer, Stays] = field(default_factory=dict)
     counters: dict[str, Integers] = field(default_factory=dict)
     saved: list[tuple[set[str], int]] = field(default_factory=list)
     restored: set[str] = field(default_factory=set)
@@ -189,12 +196,13 @@ def times_of_rank(rank: RankStages) -> RankTimes | None:
     ]
     on_host = functools.cache(functools.partial(_on_host, rank, stages))  # not always needed
     meetings += meetings_inside(rank, stages, on_host)
-    stages, segments = _on_device(rank, stages) or (stages, on_host())
+    on_its_device = _on_device(rank, stages)
+    stages, segments = on_its_device or (stages, on_host())
     times = RankTimes(
         rank.metadata.rank, rank.metadata.host, rank.is_automatic, int(segments.begin_ns[0]),
         int(segments.begin_ns[-1]), moved_ns, attempts, [], list(dict.fromkeys(meetings)),
     )  # fmt: skip
-    _Sorter(rank, stages, segments, times).sort()
+    _Sorter(rank, stages, segments, times, on_its_device is None).sort()
     return times
 
 
@@ -219,10 +227,11 @@ def _on_device(rank: RankStages, stages: Columns) -> tuple[Columns, Segments] | 
 
 
 class _Sorter:
-    """Sorts the segments of a rank into the steps of its attempts and what is outside of them."""
+    """Sorts the segments of a rank into the steps of its attempts and what is outside of them.
+    by_host: whether they are on its axis."""
 
     def __init__(
-        self, rank: RankStages, stages: Columns, segments: Segments, times: RankTimes
+        self, rank: RankStages, stages: Columns, segments: Segments, times: RankTimes, by_host: bool
     ) -> None:
         self._rank, self._stages, self._times = rank, stages, times
         self._owner, self._begin_ns = segments.owner, segments.begin_ns[:-1]
@@ -239,6 +248,7 @@ class _Sorter:
         self._step = stages["step"][since]
         self._attempt = stages["attempt"][since]
         self._left = ~self._take_gaps(segments, is_in_none)
+        self._peers = stays_with_peers(rank, stages, segments, self._step) if by_host else {}
 
     def _take_gaps(self, segments: Segments, is_in_none: Mask) -> Mask:
         """Which segments are between two attempts."""
@@ -262,6 +272,7 @@ class _Sorter:
             here = self._take_outside(found, here, stages)
             self._add_steps(found, here)
             self._add_stays(found, here, stages)
+            self._add_peers(found, here)
             found.counters = dict(_counters(self._rank, found))
             self._add_files(found, stages)
         self._times.attempts = dict(sorted(attempts.items()))
@@ -319,7 +330,21 @@ class _Sorter:
             rows = np.flatnonzero(stages & (self._path == path))
             rows = rows[np.argsort(self._stages["begin_ns"][rows], kind="stable")]
             places, known = _places_in(found.steps, self._stages["step"][rows])
-            found.stays[self._rank.paths[path]] = Stays(places[known], own_ns[rows][known])
+            stage, places = self._rank.paths[path], places[known]
+            row = np.broadcast_to(np.int64(PLACES[row_of_stage(stage)]), len(places))
+            found.stays[stage] = Stays(places, own_ns[rows][known], row)
+
+    def _add_peers(self, found: AttemptTimes, here: Mask) -> None:
+        """Of the stages of a pipeline: in others ranks meet their groups."""
+        stages = {stage for stage, _, kind in self._times.meetings if kind == PIPELINE}
+        passes_on = np.array([path in stages for path in self._rank.paths])
+        for peer, (segment, own_ns) in self._peers.items():
+            there = here[segment] & passes_on[self._path[self._owner[segment]]]
+            there &= self._row[segment] != PLACES[RESTORE]
+            if there.any():
+                segment = segment[there]
+                places, _ = _places_in(found.steps, self._step[segment])
+                found.peers[peer] = Stays(places, own_ns[there], self._row[segment])
 
     def _meeting_paths(self) -> list[int]:
         """Where nothing was recorded, of stages that are named for it. Ranks that meet while they

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -113,7 +113,7 @@ def test_ranks_meet_in_stages_that_hold_collectives(tmp_path: Path, sampled: int
     assert [one.rank for one in ledger.culprits] == [0, 2]
 
 
-def test_a_stage_with_sends_and_receives_is_not_split(tmp_path: Path) -> None:
+def test_a_stage_with_sends_and_receives_is_not_split_by_its_stays(tmp_path: Path) -> None:
     """Though a collective is called in it, too."""
     waits = []
     for kinds in (["collective"], ["pipeline", "collective"]):
@@ -129,6 +129,76 @@ def test_a_stage_with_sends_and_receives_is_not_split(tmp_path: Path) -> None:
             one.in_order().write(tmp_path / kinds[0])
         waits.append(of(ledger_of(tmp_path / kinds[0]), "waiting"))
     assert waits == [40_000_000, 0]
+
+
+STAYS = (
+    {("send", 1): (1, 3), ("recv", 1): (6,)},  # ms, by rank: two messages there, one back
+    {("recv", 0): (2, 1), ("send", 0): (4,), ("send", 2): (3,)},
+    {("recv", 1): (5,)},
+)
+
+
+def passing_on(folder: Path, is_awaited: bool, is_recorded: Callable[[int], bool]) -> Path:
+    """Three ranks that send to each other, 40 steps. is_awaited: the calls return at once, and what
+    they stay are waits."""
+    for rank, messages in enumerate(STAYS):
+        one = RankCsv(rank, 3)
+        one.process()
+        one.note("run", {"version": 1})
+        one.note("sync", {"stage": "collective", "kind": "pipeline", "members": "0-2"})
+        for step in range(40):
+            at = 30.0 * step
+            one.step(step, at, [("forward", 0, 2), ("collective", 2, 22), ("optimizer", 22, 30)])
+            at += 2
+            for (kind, other), stays in messages.items():
+                for stay in stays if is_recorded(step) else ():
+                    call, begun = f"{kind} {other}", at
+                    if is_awaited:
+                        begun = at + 0.5
+                        one.stage(call, step, at, begun, tag="collectives")
+                        call = f"wait {call}"
+                    one.stage(call, step, begun, begun + stay, tag="collectives")
+                    at = begun + stay
+        one.in_order().write(folder)
+    return folder
+
+
+@pytest.mark.parametrize("is_awaited", [False, True], ids=["blocking", "awaited"])
+@pytest.mark.parametrize("every", [1, 8])
+def test_a_send_meets_its_receive(tmp_path: Path, is_awaited: bool, every: int) -> None:
+    """Message by message: of two from rank 0 to rank 1 one waits for the receiver, one for the
+    sender. Where some steps have no rows of their calls, their time stays where it is."""
+    ledger = ledger_of(passing_on(tmp_path / "logs", is_awaited, lambda step: step % every == 0))
+    steps = 40 // every
+    assert [of(ledger, "waiting", rank) for rank in range(3)] == [
+        steps * (3 - 1 + 6 - 4) * 1_000_000, steps * (2 - 1) * 1_000_000,
+        steps * (5 - 3) * 1_000_000,
+    ]  # fmt: skip
+    for rank in range(3):
+        in_stage = of(ledger, "waiting", rank) + of(ledger, "communication", rank)
+        assert in_stage == 40 * 20_000_000
+    waited = {one.rank: one.wait_ns for one in ledger.culprits}
+    assert waited == {0: steps * 1_000_000, 1: steps * (2 + 2 + 2) * 1_000_000}
+
+
+def test_which_of_several_sends_was_waited_for_is_not_guessed(tmp_path: Path) -> None:
+    for rank, (kind, waits) in enumerate((("send", (3,)), ("recv", (1, 7)))):
+        one = RankCsv(rank, 2)
+        one.process()
+        one.note("run", {"version": 1})
+        one.note("sync", {"stage": "collective", "kind": "pipeline", "members": "0-1"})
+        for step in range(40):
+            at = 30.0 * step
+            one.step(step, at, [("forward", 0, 2), ("collective", 2, 22)])
+            for place in range(2):
+                begun = at + 2 + place
+                one.stage(f"{kind} {1 - rank}", step, begun, begun + 0.5, tag="collectives")
+            at += 4
+            for wait in waits:
+                one.stage(f"wait {kind} {1 - rank}", step, at, at + wait, tag="collectives")
+                at += wait
+        one.in_order().write(tmp_path / "logs")
+    assert ledger_of(tmp_path / "logs").total_ns("waiting") == 0
 
 
 def restoring(folder: Path, step: int, note: str) -> Path:
