@@ -39,12 +39,14 @@ class AttemptData(TypedDict):
     first_step: null where it did no step.
     last_step: null where it did no step.
     in_vain: the first and the last of its steps that a later attempt did again, or null.
+    ranks: so many were in it, of those that have files.
     """
 
     number: int
     first_step: int | None
     last_step: int | None
     in_vain: tuple[int, int] | None
+    ranks: int
 
 
 class LaunchPartData(TypedDict):
@@ -105,7 +107,7 @@ def as_data(ledger: Ledger) -> LedgerData:
         "attempts": [
             {
                 "number": one.number, "first_step": one.first_step, "last_step": one.last_step,
-                "in_vain": one.in_vain,
+                "in_vain": one.in_vain, "ranks": one.ranks,
             }
             for one in ledger.attempts
         ],

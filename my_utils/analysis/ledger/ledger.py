@@ -51,12 +51,14 @@ class Culprit:
 @dataclass
 class Attempt:
     """One start of the job's processes. first_step, last_step: None where it did no step. in_vain:
-    of its steps, those that a later attempt did again, the first and the last; None for none."""
+    of its steps, those that a later attempt did again, the first and the last; None for none.
+    ranks: so many were in it, of those that have files."""
 
     number: int
     first_step: int | None
     last_step: int | None
     in_vain: tuple[int, int] | None
+    ranks: int
 
 
 @dataclass
@@ -226,7 +228,8 @@ def _attempts(ranks: Sequence[RankTimes], vain: Mapping[int, tuple[int, int]]) -
         steps = [one.steps for one in with_steps(ranks, number)]
         first = min((int(one[0]) for one in steps), default=None)
         last = max((int(one[-1]) for one in steps), default=None)
-        found.append(Attempt(number, first, last, vain.get(number)))
+        count = sum(number in one.attempts for one in ranks)
+        found.append(Attempt(number, first, last, vain.get(number), count))
     return found
 
 

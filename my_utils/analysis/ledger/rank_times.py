@@ -32,13 +32,13 @@ from .rows import (
     CLOSING,
     COMPUTE,
     EVALUATION,
+    IN_NO_STEP,
     IN_STEPS,
     INPUT,
     LAUNCH,
     NOT_RECORDED,
     OTHER_CODE,
     PLACES,
-    RESTORE,
     row_of_stage,
 )
 from .sweep import Integers, Segments, cut_segments, segments_on_device
@@ -298,9 +298,14 @@ class _Sorter:
         return self._take(found, here, is_after, CLOSING)
 
     def _take(self, found: AttemptTimes, here: Mask, those: Mask, row: str) -> Mask:
-        """What restores a checkpoint counts there, wherever it is."""
-        here = self._count(found, here, those & (self._row == PLACES[RESTORE]), RESTORE)
+        here = self._take_in_no_step(found, here, those)
         return self._count(found, here, those, row)
+
+    def _take_in_no_step(self, found: AttemptTimes, here: Mask, those: Mask) -> Mask:
+        """What is no part of a step, wherever it is, such as a checkpoint that is loaded."""
+        for row in IN_NO_STEP:
+            here = self._count(found, here, those & (self._row == PLACES[row]), row)
+        return here
 
     def _count(self, found: AttemptTimes, here: Mask, those: Mask, row: str) -> Mask:
         taken = here & those
@@ -310,9 +315,7 @@ class _Sorter:
         return here
 
     def _add_steps(self, found: AttemptTimes, here: Mask) -> None:
-        """A checkpoint that is loaded within a step is no part of it."""
-        restores = here & (self._row == PLACES[RESTORE])
-        in_steps = self._count(found, here, restores, RESTORE)
+        in_steps = self._take_in_no_step(found, here, here)
         found.steps = np.unique(self._step[here])
         places = np.searchsorted(found.steps, self._step[in_steps]) * IN_STEPS
         cells = sums_at(
@@ -340,7 +343,7 @@ class _Sorter:
         passes_on = np.array([path in stages for path in self._rank.paths])
         for peer, (segment, own_ns) in self._peers.items():
             there = here[segment] & passes_on[self._path[self._owner[segment]]]
-            there &= self._row[segment] != PLACES[RESTORE]
+            there &= self._row[segment] < IN_STEPS
             if there.any():
                 segment = segment[there]
                 places, _ = _places_in(found.steps, self._step[segment])
@@ -348,13 +351,13 @@ class _Sorter:
 
     def _meeting_paths(self) -> list[int]:
         """Where nothing was recorded, of stages that are named for it. Ranks that meet while they
-        restore a checkpoint restore it: no step has such a stage."""
+        restore a checkpoint restore it: that is in no step."""
         recorded = {stage for stage, _, _ in self._times.meetings}
         return [
             number
             for number, path in enumerate(self._rank.paths)
             if (path in recorded or (not recorded and kind_of_stage(path) == "communication"))
-            and row_of_stage(path) != RESTORE
+            and row_of_stage(path) not in IN_NO_STEP
         ]
 
     def _add_files(self, found: AttemptTimes, stages: Mask) -> None:

@@ -14,6 +14,7 @@ INPUT, COPIES, EVALUATION, CHECKPOINT = "input", "copies", "evaluation", "checkp
 GC, NO_CORE, QUOTA = "gc", "no core", "quota"
 PAUSE, OTHER_CODE = "pause", "other code"
 IN_VAIN, HANG, RESTART = "in vain", "hang", "restart"
+NOT_TRAINING = "not training"
 CLOSING, EXIT, NOT_RECORDED = "closing", "exit", "not recorded"
 
 # Each with what it is, in the order in which it is shown.
@@ -37,6 +38,7 @@ ROWS = {
     LAUNCHER: "from the job's start to its first process",
     LAUNCH: "from a process's start to the first stage of its first step",
     RESTORE: "loading a checkpoint",
+    NOT_TRAINING: "stages named not_training, and what is inside them",
     HANG: "from the last progress to the end",
     RESTART: "from the end of a process to the next one",
     CLOSING: "after the last step",
@@ -56,8 +58,9 @@ _OF_KINDS: dict[Kind, str] = {
     "input": INPUT, "h2d": COPIES, "checkpoint": CHECKPOINT, "eval": EVALUATION,
     "communication": COMMUNICATION,
 }  # fmt: skip
-_RESTORES = ("restore", "load_checkpoint")
-_WHOLE = (RESTORE, EVALUATION, CHECKPOINT)  # what is inside them belongs to them
+_BY_NAME = {"restore": RESTORE, "load_checkpoint": RESTORE, "not_training": NOT_TRAINING}
+_WHOLE = (NOT_TRAINING, RESTORE, EVALUATION, CHECKPOINT)  # what is inside them belongs to them
+IN_NO_STEP = (RESTORE, NOT_TRAINING)  # wherever they are
 
 
 @functools.lru_cache(maxsize=1024)  # ranks have the same stages
@@ -66,6 +69,8 @@ def row_of_stage(path: str) -> str:
 
     >>> row_of_stage("iter/data"), row_of_stage("eval/forward"), row_of_stage("forward")
     ('input', 'evaluation', 'compute')
+    >>> row_of_stage("not_training/evaluation of another model/data")
+    'not training'
     """
     rows = [_row_of_name(name) for name in path.split(SEPARATOR)]
     around = next((row for row in rows if row in _WHOLE), None)
@@ -74,7 +79,6 @@ def row_of_stage(path: str) -> str:
 
 
 def _row_of_name(name: str) -> str | None:
-    if name.lower() in _RESTORES:
-        return RESTORE
     kind = kind_of_stage(name)
-    return None if kind is None else _OF_KINDS.get(kind)
+    of_kind = None if kind is None else _OF_KINDS.get(kind)
+    return _BY_NAME.get(name.lower(), of_kind)

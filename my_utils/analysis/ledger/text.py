@@ -66,6 +66,9 @@ def _table(ledger: Ledger) -> Iterator[str]:
     for one in ledger.culprits:
         more = f", which takes longer in {one.row}" if one.row else ""
         yield f"  {time_text(one.wait_ns * 1e-6)} waited for rank {one.rank}{more}"
+    sizes = [one.ranks for one in ledger.attempts]
+    if len(set(sizes)) > 1:
+        yield f"  ranks by attempt: {', '.join(map(str, sizes))}"
     for attempt in ledger.attempts:
         if attempt.in_vain is not None:
             yield f"  {_in_vain(attempt)} in vain"
@@ -96,7 +99,7 @@ def _whole(ledger: Ledger) -> str:
     >>> import numpy as np
     >>> from my_utils.analysis.ledger.ledger import Attempt, Ledger
     >>> wall_ns = np.array([14 * 10**9] * 2)
-    >>> _whole(Ledger([0, 1], 0, np.zeros((2, 0)), wall_ns, [Attempt(1, 0, 9, None)]))
+    >>> _whole(Ledger([0, 1], 0, np.zeros((2, 0)), wall_ns, [Attempt(1, 0, 9, None, 2)]))
     '2 x 14 s'
     """
     wall = time_text(float(ledger.wall_ns.mean()) * 1e-6)

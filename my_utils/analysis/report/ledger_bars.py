@@ -26,6 +26,7 @@ from ..ledger.rows import (
     LAUNCHER,
     NO_CORE,
     NOT_RECORDED,
+    NOT_TRAINING,
     OTHER_CODE,
     PAUSE,
     PLACES,
@@ -48,7 +49,7 @@ _COLOURS = {
     QUOTA: "#6b4c2a", NO_CORE: "#b09c3f", PAUSE: "#5f6670", OTHER_CODE: "#7fc8a9",
     COMPILE: "#c2923a", WARM_UP: "#d9bf77", IN_VAIN: "#8f1d14", LAUNCHER: "#a9d3ef",
     LAUNCH: "#56b4e9", RESTORE: "#0072b2", HANG: "#24292f", RESTART: "#f08a6b",
-    CLOSING: "#c5b3e6", EXIT: "#9a93c9", NOT_RECORDED: "#8a8f98",
+    CLOSING: "#c5b3e6", EXIT: "#9a93c9", NOT_RECORDED: "#8a8f98", NOT_TRAINING: "#e8c3d9",
 }  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def test_a_stage_with_sends_and_receives_is_not_split_by_its_stays(tmp_path: Pat
     assert waits == [40_000_000, 0]
 
 
-STAYS = (
+STAYS: tuple[dict[tuple[str, int], tuple[int, ...]], ...] = (
     {("send", 1): (1, 3), ("recv", 1): (6,)},  # ms, by rank: two messages there, one back
     {("recv", 0): (2, 1), ("send", 0): (4,), ("send", 2): (3,)},
     {("recv", 1): (5,)},
@@ -225,6 +225,29 @@ def restoring(folder: Path, step: int, note: str) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    "step, at_ms", [(0, -20), (5, 110), (39, 805)], ids=["before", "within", "behind"]
+)
+def test_what_a_script_does_beside_training_has_a_row(
+    tmp_path: Path, step: int, at_ms: float
+) -> None:
+    """Before the first step, within one, and behind the last: stages inside it belong to it."""
+    one = RankCsv()
+    one.process(ms=-50.0)
+    for number in range(40):
+        longer = 30.0 if number == step == 5 else 0.0
+        begin = 20.0 * number + (30.0 if number > step == 5 else 0.0)
+        one.step(number, begin, [("input", 0, 2), ("forward", 2 + longer, 8 + longer)])
+    whole = one.stage("not_training", step, at_ms, at_ms + 10)
+    one.stage("data", step, at_ms + 1, at_ms + 3, parent=whole)
+    ledger = ledger_of(one.in_order().write(tmp_path / "logs"))
+    assert of(ledger, "not training") == 10_000_000
+    assert of(ledger, "input") + of(ledger, "warm-up") == 40 * 2_000_000
+    assert ledger.goodput == pytest.approx(
+        1 - sum(ledger.share(row) for row in ROWS if row not in GOODPUT)
+    )
+
+
 @pytest.mark.parametrize("note", ["sync", "call"])
 @pytest.mark.parametrize("step", [0, 5], ids=["at first", "in a step"])
 def test_ranks_that_meet_to_restore_do_not_wait(tmp_path: Path, step: int, note: str) -> None:
@@ -282,6 +305,7 @@ def test_the_job_may_have_fewer_or_more_ranks_later(tmp_path: Path) -> None:
         gone_ns = took - (START_NS if name == "more" else LATER_NS)
         assert of(ledger, "not recorded", 2) > gone_ns
         assert of(ledger, "launcher", 2) == 0 and of(ledger, "exit", 2) == 0
+        assert f"  ranks by attempt: {first}, {second}" in table_lines(ledger)
 
 
 def joined_later(folder: Path, own: int, died: bool = False) -> Path:

@@ -165,6 +165,7 @@ def test_of_a_restart_with_fewer_ranks(tmp_path: Path) -> None:
     run(tmp_path, "sh", "-c", f"{shlex.join(two)}; {shlex.join(one)}")
     ledger = judged(tmp_path, 2)
     assert [one["in_vain"] for one in ledger["attempts"]] == [[100, 104], None]
+    assert [one["ranks"] for one in ledger["attempts"]] == [2, 1]
     near(ledger, tmp_path, "checkpoint", "launch", "restore", attempts=2)
     gone_ms = (int((tmp_path / "ended").read_text()) - truth_of(tmp_path, 1)["died"]) * 1e-6
     assert of(ledger, "not recorded", 1) == pytest.approx(gone_ms, rel=0.05, abs=10)
