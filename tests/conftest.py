@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,9 @@ if os.environ.get("CI"):
 # A child that a test forks frees nothing of its parent: a process group of torch in a cycle waits
 # there for ever for threads that the child does not have.
 os.register_at_fork(after_in_child=gc.freeze)
+
+# By mark, what each file with such tests has in it.
+NAMED_BY = {"slow": re.compile(r"\bslow\b"), "thorough": re.compile(r"\bthorough\b|\bvariants\b")}
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -97,6 +101,7 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_c_code(items)
+    check_marks(items)
     items.sort(key=lambda item: item.get_closest_marker("long_file") is None)
     skip_without_gpu(items)
 
@@ -109,6 +114,15 @@ def mark_c_code(items: list[pytest.Item]) -> None:
     for item in items:
         if names_it[item.path]:
             item.add_marker("c_code")
+
+
+def check_marks(items: list[pytest.Item]) -> None:
+    """`make test-slow` and .ci/thorough import only files that name these."""
+    for mark, said in NAMED_BY.items():
+        files = {item.path for item in items if item.get_closest_marker(mark)}
+        silent = [path for path in files if not said.search(path.read_text(encoding="utf-8"))]
+        if silent:
+            raise pytest.UsageError(f"tests marked {mark} in a file without that word: {silent}")
 
 
 def skip_without_gpu(items: list[pytest.Item]) -> None:

@@ -17,7 +17,6 @@ from my_utils.tensors.passport.layouts import Layout
 
 from ...support.ranks import Ranks
 
-pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 
 HEADS, GROUPS, HEAD, HIDDEN, INNER, VOCABULARY, EXPERTS = 8, 2, 4, 32, 48, 100, 4
@@ -106,6 +105,7 @@ def compared(a: Path, b: Path, layout: Layout) -> ComparedData:
 
 
 def test_stages_and_torch_dist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("megatron.core", reason="megatron-core is not installed")
     results = Ranks(STAGES, 2, tmp_path).finish(timeout_s=900)
     assert [status for status, _, _ in results] == [0, 0], results
     layout = megatron_layout(CONFIG)
