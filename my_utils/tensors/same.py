@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .._core import TensorDiff, compare, stats
 from ..core.units import count_text
-from .leaves import leaves
+from .leaves import is_empty_container, leaves
 from .tensor_kinds import resolve
 from .ulp import ulps_between
 
@@ -58,7 +58,11 @@ def assert_same(
     tolerance = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan}
     for path, value in found[0].items():
         if path in found[1]:
-            text = _difference(value, found[1][path], tolerance, check_dtype, check_device)
+            pair = value, found[1][path]
+            try:
+                text = _difference(*pair, tolerance, check_dtype, check_device)
+            except TypeError as error:
+                raise TypeError(_named(str(error), path)) from None
             if text:
                 texts.append(f"{path}: {text}" if path else text)
     if texts:
@@ -68,10 +72,22 @@ def assert_same(
 
 def _unpaired(actual: dict[str, Any], expected: dict[str, Any]) -> Iterator[str]:
     for name, one, other in (("actual", actual, expected), ("expected", expected, actual)):
-        missing = [path or "the value itself" for path in one if path not in other]
+        missing = [_name(path, value) for path, value in one.items() if path not in other]
         if missing:
             more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
             yield f"only in {name}: {', '.join(missing[:_SHOWN])}{more}"
+
+
+def _name(path: str, value: Any) -> str:
+    empty = " (empty)" if is_empty_container(value) else ""
+    return (path or "the value itself") + empty
+
+
+def _named(text: str, path: str) -> str:
+    """What `compare` says of its arguments a and b, with their names here."""
+    argument, _, rest = text.partition(" ")
+    name = dict(zip("ab", _NAMES, strict=True)).get(argument)
+    return f"{name}{path} {rest}" if name else text
 
 
 def _difference(
@@ -79,10 +95,12 @@ def _difference(
 ) -> str:
     """Empty where both agree."""
     pair = actual, expected
-    if all(isinstance(one, numbers.Number) for one in pair):
-        import numpy
-
-        pair = numpy.asarray(actual), numpy.asarray(expected)
+    arrays = _as_arrays(*pair)
+    if arrays is not None:
+        pair = arrays
+    elif all(is_empty_container(one) for one in pair):
+        kinds = [isinstance(one, Mapping) for one in pair]
+        return "" if kinds[0] == kinds[1] else f"{actual!r}, expected {expected!r}"
     elif not any(_is_tensor(one) for one in pair):
         equal = actual is expected or actual == expected
         return "" if equal else f"{actual!r:.200}, expected {expected!r:.200}"
@@ -94,6 +112,16 @@ def _difference(
                 return f"{of.__name__[1:]} {of(actual)}, expected {of(expected)}"
     found = compare(*pair, max_mismatches=1, **tolerance)
     return "\n  ".join(difference_lines(found, *pair)) if found.mismatches else ""
+
+
+def _as_arrays(actual: Any, expected: Any) -> tuple[Any, Any] | None:
+    """Two numbers; None for others, and for numbers of no dtype, such as integers above 64 bits."""
+    if not (isinstance(actual, numbers.Number) and isinstance(expected, numbers.Number)):
+        return None
+    import numpy
+
+    pair = numpy.asarray(actual), numpy.asarray(expected)
+    return None if any(one.dtype == object for one in pair) else pair
 
 
 def _is_tensor(value: Any) -> bool:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ..core.reprs import short_repr
-from ..tensors.leaves import leaves
+from ..tensors.leaves import is_empty_container, leaves
 from .golden_differences import differences
 from .golden_file import UPDATE, GoldenError, GoldenTensor, describe, read_golden, write_golden
 from .names import file_name, of_rank
@@ -129,7 +129,7 @@ def _tensors_in(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
             yield path, leaf
         elif isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)):
             yield path, torch.as_tensor(leaf)
-        elif leaf is not None and not isinstance(leaf, str):
+        elif leaf is not None and not isinstance(leaf, str) and not is_empty_container(leaf):
             kind = type(leaf).__name__
             hint = "; pass its state_dict()" if isinstance(leaf, torch.nn.Module) else ""
             raise TypeError(f"{name}{path} must be a tensor or a number, not a {kind}{hint}")

@@ -142,6 +142,37 @@ def test_structures_are_walked(pair: tuple[Tensor, Tensor]) -> None:
     )
 
 
+def test_an_empty_container_is_part_of_the_structure(pair: tuple[Tensor, Tensor]) -> None:
+    assert_same({"a": [], "b": {}}, {"a": (), "b": OrderedDict()})
+    assert raised({"state": {}}, {}) == (
+        "only in actual: ['state'] (empty)\nonly in expected: the value itself (empty)"
+    )
+    assert raised([1, {}], [1]) == "only in actual: [1] (empty)"
+    assert raised([], {}) == "[], expected {}"
+    assert raised({"a": []}, {"a": [1]}) == (
+        "only in actual: ['a'] (empty)\nonly in expected: ['a'][0]"
+    )
+    assert raised([], pair[0]) == "list [], expected a tensor"
+
+
+def test_keys_that_print_alike_are_apart() -> None:
+    keys = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    state = {keys[0]: torch.ones(3), keys[1]: torch.zeros(3)}
+    assert_same(state, dict(state))
+    for place, key in enumerate(keys):
+        text = raised({**state, key: torch.full((3,), 9.0)}, state)
+        assert text.count("3 of 3 elements differ") == 1
+        assert (" (2)]: " in text) == (place == 1)
+
+
+def test_integers_above_64_bits_are_numbers() -> None:
+    state = np.random.default_rng(7).bit_generator.state  # its integers have 128 bits
+    assert_same(state, np.random.default_rng(7).bit_generator.state)
+    text = raised(state, np.random.default_rng(8).bit_generator.state)
+    found = state["state"]["state"]
+    assert text.startswith(f"['state']['state']: {found}, expected ")
+
+
 def test_what_holds_itself_is_refused() -> None:
     loop: list[Any] = []
     loop.append(loop)
@@ -152,5 +183,7 @@ def test_what_holds_itself_is_refused() -> None:
 def test_wrong_arguments(pair: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ValueError, match="rtol"):
         assert_same(*pair, rtol=-1.0)
-    with pytest.raises(TypeError, match="memory"):
+    with pytest.raises(TypeError, match=r"^actual must have its elements in memory"):
         assert_same(pair[0].to("meta"), pair[0].to("meta"))
+    with pytest.raises(TypeError, match=r"^expected\['x'\]\[1\] must .* its parts, x.indices"):
+        assert_same({"x": [1, pair[0]]}, {"x": [1, pair[0].to_sparse()]})
