@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +63,7 @@ class TensorGolden:
         """
         __tracebackhide__ = True
         self._check_arguments(name, tolerance)
-        tensors = {name + path: describe(tensor) for path, tensor in _tensors_in(value, name)}
+        tensors = {place: describe(tensor, place) for place, tensor in _tensors_in(value, name)}
         if not tensors:
             raise TypeError(f"value must have a tensor or a number in it, not {value!r:.100}")
         if self._old is None:
@@ -93,7 +94,9 @@ class TensorGolden:
             raise ValueError(
                 f"name must be another one for each call of a test, not {name!r} again"
             )
-        if tolerance is not None and not (tolerance > 0 and math.isfinite(tolerance)):
+        if tolerance is not None and not (
+            isinstance(tolerance, numbers.Real) and tolerance > 0 and math.isfinite(tolerance)
+        ):
             raise ValueError(f"tolerance must be None or a number above zero, not {tolerance!r}")
         self._names.add(name)
 
@@ -125,11 +128,24 @@ def _is_of(key: str, name: str) -> bool:
 
 def _tensors_in(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     for path, leaf in leaves(value):
+        place = name + path
         if isinstance(leaf, torch.Tensor):
-            yield path, leaf
+            yield place, leaf
         elif isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)):
-            yield path, torch.as_tensor(leaf)
+            yield place, _as_tensor(leaf, place)
         elif leaf is not None and not isinstance(leaf, str) and not is_empty_container(leaf):
             kind = type(leaf).__name__
             hint = "; pass its state_dict()" if isinstance(leaf, torch.nn.Module) else ""
-            raise TypeError(f"{name}{path} must be a tensor or a number, not a {kind}{hint}")
+            raise TypeError(f"{place} must be a tensor or a number, not a {kind}{hint}")
+
+
+def _as_tensor(value: Any, place: str) -> torch.Tensor:
+    """Of an array or a number. TypeError for elements that torch has no dtype for."""
+    array = np.array(value, order="C")  # torch refuses reversed ones, and warns of read-only ones
+    native = np.dtype(array.dtype.newbyteorder("=").str)
+    try:
+        return torch.from_numpy(array.astype(native, copy=False).view(native))
+    except TypeError:
+        raise TypeError(
+            f"{place} must have a dtype that torch has, not {array.dtype}: {value!r:.100}"
+        ) from None

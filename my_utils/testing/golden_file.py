@@ -57,9 +57,10 @@ class GoldenTensor:
     sample: torch.Tensor
 
 
-def describe(tensor: torch.Tensor) -> GoldenTensor:
-    """Of a DTensor the local shard. TypeError for a tensor without memory."""
-    plain = resolve(tensor, "tensor")
+def describe(tensor: torch.Tensor, place: str = "tensor") -> GoldenTensor:
+    """Of a DTensor the local shard. TypeError, which names the place, for a tensor without
+    memory."""
+    plain = resolve(tensor, place)
     digest = tensor_hash(plain)
     sample = Sampler("rand", SAMPLE_MAX).take(plain)
     assert sample is not None

@@ -226,6 +226,10 @@ WRONG = """
         with pytest.raises(ValueError, match="tolerance must be None or a number above zero"):
             tensor_golden(1.0, "b", tolerance=0.0)
 
+    def test_tolerance(tensor_golden):
+        with pytest.raises(ValueError, match="tolerance must be None or a number .* not '1e-5'"):
+            tensor_golden(1.0, tolerance="1e-5")
+
     def test_values(tensor_golden):
         with pytest.raises(TypeError, match=r"c\\[0\\] must be a tensor .* pass its state_dict"):
             tensor_golden([torch.nn.Linear(1, 1)], "c")
@@ -233,13 +237,17 @@ WRONG = """
             tensor_golden(["text"], "d")
         with pytest.raises(TypeError, match="meta"):
             tensor_golden(torch.ones(2, device="meta"), "e")
+        with pytest.raises(TypeError, match=r"f\\['x'\\] must have its elements .* x.indices"):
+            tensor_golden({"x": torch.eye(2).to_sparse()}, "f")
+        with pytest.raises(TypeError, match=r"g\\[0\\] must have a dtype .* not object: 184467"):
+            tensor_golden([2**64], "g")
 """
 
 
 def test_wrong_arguments(suite: Suite) -> None:
     suite.write("test_wrong.py", WRONG)
     output = suite.run("--my-utils-update")
-    assert counts(output) == {"passed": 2}, output
+    assert counts(output) == {"passed": 3}, output
 
 
 def test_arrays_are_tensors(suite: Suite) -> None:
@@ -249,6 +257,39 @@ def test_arrays_are_tensors(suite: Suite) -> None:
     (found,) = read_golden(suite.folder / "golden/test_it/test_it.toml").values()
     assert found.digest == tensor_hash(np.arange(6.0)).content
     assert (found.dtype, found.shape) == ("float64", (2, 3))
+
+
+NUMBERS = """
+    import os
+    import numpy as np
+
+    factor = float(os.environ.get("FACTOR", 1))
+
+    def test_it(tensor_golden):
+        locked = np.arange(3.0)
+        locked.flags.writeable = False
+        tensor_golden({
+            "double": 0.1 * factor, "large": 1e300 * factor, "uint64": 2**63,
+            "reversed": np.arange(3.0)[::-1], "big-endian": np.arange(3, dtype=">f4"),
+            "read-only": locked,
+        })
+"""
+
+
+@pytest.mark.slow
+def test_numbers_and_arrays_keep_all_their_bits(suite: Suite) -> None:
+    suite.write("test_it.py", NUMBERS)
+    output = suite.run("-W", "error", "--my-utils-update")
+    assert counts(output) == {"passed": 1}, output
+    found = read_golden(suite.folder / "golden/test_it/test_it.toml")
+    assert [one.dtype for one in found.values()] == [
+        "float64", "float64", "uint64", "float64", "float32", "float64",
+    ]  # fmt: skip
+    assert found["value['reversed']"].sample.tolist() == [2.0, 1.0, 0.0]
+    assert found["value['big-endian']"].sample.tolist() == [0.0, 1.0, 2.0]
+    output = suite.run(FACTOR=repr(1 + 2**-52))
+    for name in ("double", "large"):
+        assert f"value['{name}']: 1 of 1 elements differ" in output
 
 
 @pytest.mark.slow
