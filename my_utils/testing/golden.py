@@ -6,6 +6,7 @@ import math
 import numbers
 import re
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from .golden_file import UPDATE, GoldenError, GoldenTensor, describe, read_golde
 from .names import file_name, of_rank
 
 FOLDER = "golden"
+_WRITTEN = pytest.StashKey[dict[Path, dict[str, GoldenTensor]]]()  # by this run, by file
 _SHOWN = 5  # tensors that differ; others are counted
 
 
@@ -40,7 +42,7 @@ class TensorGolden:
         self._shown = self.path.relative_to(root) if inside else self.path
         self._is_update = bool(request.config.getoption("my_utils_update"))
         self._old: dict[str, GoldenTensor] | None = None
-        self._new: dict[str, GoldenTensor] = {}
+        self._new = request.config.stash.setdefault(_WRITTEN, {}).setdefault(self.path, {})
         self._names: set[str] = set()
 
     def __repr__(self) -> str:
@@ -111,15 +113,39 @@ class TensorGolden:
 
 def golden_path(request: pytest.FixtureRequest) -> Path:
     """Where the golden file of a test or a fixture is."""
-    node = request.node
-    path = Path(getattr(node, "path", request.config.rootpath))
-    inside = node.nodeid.partition("::")[2].replace("::", ".")
+    path, node_id = _owner(request)
+    names, bracket, ids = node_id.partition("::")[2].partition("[")
+    inside = names.replace("::", ".") + bracket + ids  # "::" in ids stays, "a::b" is not "a.b"
     if request.scope != "function":
         inside = f"{inside}.{request.fixturename}".lstrip(".")
         if hasattr(request, "param"):
-            inside += f"[{request.param_index}]"  # type: ignore[attr-defined]
+            inside += f"[{_parameter(request)}]"
     folder = path / FOLDER if path.is_dir() else path.parent / FOLDER / path.stem
     return folder / f"{file_name(inside)}{of_rank()}.toml"
+
+
+def _owner(request: Any) -> tuple[Path, str]:
+    """The file or folder, and the node id, that the golden file is beside: those of the test, or of
+    what defines a fixture that several folders share."""
+    root, node = request.config.rootpath, request.node
+    if request.scope in ("session", "package"):
+        definition = request._fixturedef  # pytest has no public name for it
+        node = getattr(definition, "node", None)
+        if node is None:
+            base = definition.baseid
+            return Path(root, base.partition("::")[0]), base
+    return Path(getattr(node, "path", root)), node.nodeid
+
+
+def _parameter(request: Any) -> str:
+    """The number of the fixture's parameter. Those that a test chooses (`indirect=True`) are
+    counted for each test alone, so these are named by their values."""
+    given, number = request.param, request.param_index
+    own = request._fixturedef.params or ()
+    is_own = number < len(own) and own[number] is given
+    plain = given is None or isinstance(given, (str, bytes, bool, int, float, Enum))
+    text = repr(given) if plain else getattr(given, "__name__", None)
+    return str(number) if is_own or text is None else f"={text}"
 
 
 def _is_of(key: str, name: str) -> bool:

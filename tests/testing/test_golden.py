@@ -259,6 +259,59 @@ def test_arrays_are_tensors(suite: Suite) -> None:
     assert (found.dtype, found.shape) == ("float64", (2, 3))
 
 
+OWNERS = """
+    import pytest, torch
+    from my_utils.testing import TensorGolden
+
+    @pytest.fixture(scope="module")
+    def size(request):
+        TensorGolden(request)(float(request.param))
+        return request.param
+
+    @pytest.mark.parametrize("size", [1, 2], indirect=True)
+    def test_first(size): ...
+
+    @pytest.mark.parametrize("size", [2, 3], indirect=True)
+    def test_second(size): ...
+
+    @pytest.mark.parametrize("path", ["a::b", "a.b"])
+    def test_ids(tensor_golden, path):
+        tensor_golden(len(path))
+
+    def test_two(request, tensor_golden):
+        tensor_golden(1.0, "first")
+        TensorGolden(request)(2.0, "second")
+"""
+SESSION = """
+    import pytest
+    from my_utils.testing import TensorGolden
+
+    @pytest.fixture(scope="session")
+    def weights(request):
+        TensorGolden(request)(float({value}))
+"""
+
+
+@pytest.mark.slow
+def test_two_owners_never_share_a_file(suite: Suite) -> None:
+    suite.write("test_owners.py", OWNERS)
+    for value, folder in enumerate(("a", "b")):
+        suite.write(f"{folder}/conftest.py", SESSION.format(value=value))
+        suite.write(f"{folder}/test_{folder}.py", "def test_it(weights): ...")
+    suite.write("c/test_c.py", SESSION.format(value=2) + "    def test_it(weights): ...\n")
+    assert counts(suite.run("--my-utils-update")) == {"passed": 10}
+    files = sorted(map(str, suite.folder.rglob("golden/**/*.toml")))
+    places = [re.sub(r"-[0-9a-f]{8}", "", name[len(str(suite.folder)) + 1 :]) for name in files]
+    assert places == [
+        "a/golden/weights.toml", "b/golden/weights.toml", "c/golden/test_c/weights.toml",
+        "golden/test_owners/size[=1].toml", "golden/test_owners/size[=2].toml",
+        "golden/test_owners/size[=3].toml", "golden/test_owners/test_ids[a.b].toml",
+        "golden/test_owners/test_ids[a__b].toml", "golden/test_owners/test_two.toml",
+    ]  # fmt: skip
+    for arguments in ([], ["-k", "test_second"], ["a", "b"]):
+        assert "failed" not in counts(suite.run(*arguments))
+
+
 NUMBERS = """
     import os
     import numpy as np
