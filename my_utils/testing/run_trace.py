@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,14 @@ _Row = tuple[int, str, str, str, str]  # Unix ns, name, type, duration, metadata
 
 @dataclass(frozen=True)
 class _Phase:
-    """name: "setup", "call" or "teardown", or "crashed" for a worker of xdist."""
+    """name: "setup", "call" or "teardown", or "crashed" for a worker of xdist. subtests: of a
+    call."""
 
     name: str
     outcome: str
     begin_ns: int
     end_ns: int
+    subtests: tuple[_Phase, ...] = ()
 
 
 class RunTrace:
@@ -57,20 +59,26 @@ class RunTrace:
             raise ValueError(f"--my-utils-trace must be in a folder, not in {path.parent}")
         self.path = path.with_stem(path.stem + of_rank())
         self._phases: dict[tuple[str, str], list[_Phase]] = {}
+        self._subtests: dict[tuple[str, str], list[_Phase]] = {}  # of a call that is not over
         self._free_ns: dict[str, int] = {}  # by worker, the end of its last phase
         self._outcome = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Of this process, or of a worker of xdist. A worker that crashed says no times."""
         worker = report.node.gateway.id if hasattr(report, "node") else "main"
+        place = worker, report.nodeid
+        if hasattr(report, "context"):  # a SubtestReport; that of its call follows
+            self._subtests.setdefault(place, []).append(_subtest(report))
+            return
         stop_ns = round(report.stop * 1e9) or time.time_ns()
         begin_ns = round(report.start * 1e9) or self._free_ns.get(worker, stop_ns)
         # pytest takes begins from one clock and durations from another: phases may overlap a bit.
         begin_ns = max(begin_ns, self._free_ns.get(worker, 0))
         self._free_ns[worker] = end_ns = max(stop_ns, begin_ns)
         name = str(report.when).replace("???", "crashed")
-        phase = _Phase(name, report.outcome, begin_ns, end_ns)
-        self._phases.setdefault((worker, report.nodeid), []).append(phase)
+        subtests = _within(self._subtests.pop(place, []), begin_ns, end_ns)
+        phase = _Phase(name, report.outcome, begin_ns, end_ns, subtests)
+        self._phases.setdefault(place, []).append(phase)
 
     def pytest_sessionfinish(self) -> None:
         """A trace that cannot be written is said in the summary, and does not fail the tests."""
@@ -108,16 +116,39 @@ class RunTrace:
         nodes = itertools.count(1)
         for (worker, nodeid), phases in self._phases.items():
             tid, test = workers.index(worker), next(nodes)
-            worst = max((one.outcome for one in phases), key=_OUTCOMES.index)
+            worst = max((one.outcome for one in phases), key=lambda one: _WEIGHTS.get(one, -1))
             whole = _Phase(nodeid, worst, phases[0].begin_ns, phases[-1].end_ns)
             begin, end = _slice(whole, test, 0, tid)
             yield begin
             for phase in phases:
-                yield from _slice(phase, next(nodes), test, tid)
+                node = next(nodes)
+                yield from _slice(phase, node, test, tid)
+                for one in phase.subtests:
+                    yield from _slice(one, next(nodes), node, tid)
             yield end
 
 
-_OUTCOMES = ("passed", "skipped", "failed")
+# Of other outcomes, such as "rerun" of pytest-rerunfailures, only the phase says it.
+_WEIGHTS = {"passed": 0, "skipped": 1, "failed": 2}
+
+
+def _subtest(report: Any) -> _Phase:
+    """Of pytest, or of pytest-subtests before pytest 9."""
+    pairs = ", ".join(f"{key}={value}" for key, value in report.context.kwargs.items())
+    name = " ".join(filter(None, (report.context.msg, pairs and f"({pairs})"))) or "subtest"
+    return _Phase(name, report.outcome, round(report.start * 1e9), round(report.stop * 1e9))
+
+
+def _within(phases: list[_Phase], begin_ns: int, end_ns: int) -> tuple[_Phase, ...]:
+    """Subtests inside of their call. They may be nested, but as phases may overlap a bit."""
+    found: list[_Phase] = []
+    for one in sorted(phases, key=lambda one: (one.begin_ns, -one.end_ns)):
+        begin, end = max(one.begin_ns, begin_ns), min(one.end_ns, end_ns)
+        for before in found:
+            if begin < before.end_ns < end:
+                begin = before.end_ns
+        found.append(replace(one, begin_ns=begin, end_ns=max(begin, end)))
+    return tuple(found)
 
 
 def _slice(phase: _Phase, node: int, parent: int, tid: int) -> tuple[_Row, _Row]:

@@ -72,6 +72,74 @@ def test_a_slice_for_each_test_and_phase(suite: Suite, name: str) -> None:
     assert sum(one["dur"] for one in phases) <= whole["dur"] * 1.01
 
 
+SUBTESTS = """
+    import time
+
+    def test_parts(subtests):
+        time.sleep(0.1)
+        for part in range(2):
+            with subtests.test("part", number=part):
+                time.sleep(0.1)
+                with subtests.test():
+                    assert part == 0
+        time.sleep(0.1)
+"""
+
+
+def test_subtests_are_inside_their_call(suite: Suite) -> None:
+    suite.write("test_it.py", SUBTESTS)
+    output = suite.run("--my-utils-trace", "tests.json")
+    slices = slices_of(suite.folder / "tests.json")
+    call = next(one for one in slices if one["name"] == "call")
+    assert call["dur"] >= 0.4e9, output
+    parts = [one for one in slices if one["parent"] == call["id"]]
+    assert [(one["name"], one["outcome"]) for one in parts] == [
+        ("part (number=0)", "passed"), ("part (number=1)", "passed"),
+    ]  # fmt: skip
+    inner = [one for one in slices if one["name"] == "subtest"]
+    assert [one["parent"] for one in inner] == [one["id"] for one in parts]
+    assert [one["outcome"] for one in inner] == ["passed", "failed"]
+
+
+RERUNS = """
+    # What pytest-rerunfailures does: reports of a test that will run again say "rerun".
+    from _pytest.runner import runtestprotocol
+
+    def pytest_runtest_protocol(item, nextitem):
+        for last in (False, True):
+            item._initrequest()
+            reports = runtestprotocol(item, nextitem=nextitem, log=False)
+            again = any(report.failed for report in reports) and not last
+            for report in reports:
+                if report.failed and again:
+                    report.outcome = "rerun"
+                item.ihook.pytest_runtest_logreport(report=report)
+            if not again:
+                return True
+
+    def pytest_report_teststatus(report):
+        return ("rerun", "R", "RERUN") if report.outcome == "rerun" else None
+"""
+
+
+def test_a_test_that_is_run_again(suite: Suite) -> None:
+    suite.write("conftest.py", RERUNS)
+    suite.write("test_it.py", """
+        runs = []
+
+        def test_flaky():
+            runs.append(1)
+            assert len(runs) > 1
+    """)  # fmt: skip
+    suite.run("--my-utils-trace", "tests.json")
+    whole, *phases = slices_of(suite.folder / "tests.json")
+    assert whole["outcome"] == "passed"
+    assert [(one["name"], one["outcome"]) for one in phases] == [
+        ("setup", "passed"), ("call", "rerun"), ("teardown", "passed"),
+        ("setup", "passed"), ("call", "passed"), ("teardown", "passed"),
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_a_track_for_each_worker(suite: Suite) -> None:
     suite.write("test_it.py", SUITE)
