@@ -21,6 +21,7 @@ from ..record.stages.timers import MyTimer
 from .names import file_name, of_rank
 
 MARKER = "my_utils_gate"
+INI = "my_utils_gates"
 _LAST, _NEW, _BEFORE = "last", "new", "before"
 
 _T = TypeVar("_T")
@@ -104,10 +105,24 @@ def _home(config: pytest.Config) -> Path:
 
 
 def _read_gates(request: pytest.FixtureRequest) -> list[Gate]:
-    """Of the test's markers, or where it has none those of the ini file."""
-    markers = request.node.iter_markers(MARKER)
+    """Of the test's markers, or where it has none those of the ini file. TypeError and ValueError
+    for what is no limit."""
+    markers = list(request.node.iter_markers(MARKER))
+    for marker in markers:
+        if marker.kwargs:
+            raise TypeError(f"{MARKER} must have its limits by position, not {marker.kwargs}")
     texts = [text for marker in markers for text in marker.args]
-    return [parse_gate(text) for text in texts or request.config.getini("my_utils_gates")]
+    name, texts = (MARKER, texts) if texts else (INI, request.config.getini(INI))
+    return [_read_gate(name, text) for text in texts]
+
+
+def _read_gate(name: str, text: object) -> Gate:
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a str such as 'iter:+10%', not {text!r:.100}")
+    try:
+        return parse_gate(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _has_cuda() -> bool:

@@ -108,3 +108,33 @@ def test_each_rank_has_its_runs_in_the_cache(suite: Suite) -> None:
     kept = suite.folder / ".pytest_cache/d/my_utils_stage_times"
     names = sorted(path.name.partition(".py__test_gated-")[2][8:] for path in kept.iterdir())
     assert names == [".rank0of2", ".rank1of2"]
+
+
+WRONG = """
+    import pytest
+
+    @pytest.mark.my_utils_gate("iter+10%")
+    def test_text(stage_times): ...
+
+    @pytest.mark.my_utils_gate(10)
+    def test_number(stage_times): ...
+
+    @pytest.mark.my_utils_gate(limit="iter:+10%")
+    def test_keyword(stage_times): ...
+
+    def test_ini(stage_times): ...
+"""
+
+
+def test_wrong_limits_are_refused(suite: Suite) -> None:
+    suite.write("test_it.py", WRONG)
+    suite.write("pytest.ini", "[pytest]\nmy_utils_gates = forward\n")
+    output = suite.run()
+    assert counts(output) == {"error": 4}, output
+    for text in (
+        "ValueError: my_utils_gate: 'iter+10%' is not a limit such as iter:+2%",
+        "TypeError: my_utils_gate must be a str such as 'iter:+10%', not 10",
+        "TypeError: my_utils_gate must have its limits by position, not {'limit': 'iter:+10%'}",
+        "ValueError: my_utils_gates: 'forward' is not a limit such as iter:+2%",
+    ):
+        assert text in output
