@@ -23,4 +23,4 @@ def test_the_suite_of_the_page(suite: Suite) -> None:
     assert (suite.folder / trace[-1]).stat().st_size > 0
     golden = suite.folder / "golden"
     assert (golden / "test_model/test_what_it_computes.toml").exists()
-    assert (golden / "weights.toml").exists()
+    assert (golden / "test_model/weights.toml").exists()
