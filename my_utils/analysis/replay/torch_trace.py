@@ -22,6 +22,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from ...core.kernel_names import function_name
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.chrome_json import ChromeJson, TraceFileError, number_within
 from ..verdict.kinds import kind_of_stage
@@ -171,11 +172,12 @@ class _Trace:
             side = RECEIVE if is_batch else SIDES.get(call or name, TOGETHER)
             group = self._group(args, call) if side == TOGETHER else -1
             peer = args.get("Dst Rank" if side == SEND else "Src Rank", -1)
-            name = f"{call} ({_short(name)})" if call else name
+            name = call or name
             lane = lane if columns is self.device else COLLECTIVES
+        short = function_name(name)[:NAME_MAX] if columns is self.device else _short(name)
         correlation = args.get("correlation", -1)
         row = (
-            lane, self.names[_short(name)], begin, end, group, side,
+            lane, self.names[short], begin, end, group, side,
             peer if isinstance(peer, int) else -1,
             correlation if isinstance(correlation, int) else -1,
         )  # fmt: skip

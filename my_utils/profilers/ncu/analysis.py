@@ -39,6 +39,7 @@ from ...core.command_line import (
     say,
 )
 from ...core.extras import require
+from ...core.kernel_names import function_name
 from ...core.lazy_modules import lazy_module
 from ...core.progress import Progress
 from ...core.terminal import table_lines
@@ -337,7 +338,7 @@ def _analyze(
 def _row(launch: Launch, page: Page, group_by: str, metrics: Iterable[str]) -> list[Any]:
     group = launch.kernel
     if group_by == "function":
-        group = _function_name(group)
+        group = function_name(group)
     elif group_by == "launch":
         group += f" {launch.grid}x{launch.block}"
     return [
@@ -346,23 +347,6 @@ def _row(launch: Launch, page: Page, group_by: str, metrics: Iterable[str]) -> l
         *(read_metric(launch, names, page, PERCENT_OF_UNIT) for names in PERCENTAGES.values()),
         *(read_metric(launch, (name,), page) for name in metrics),
     ]
-
-
-def _function_name(kernel: str) -> str:
-    """The name without return type, template arguments and parameters.
-
-    >>> _function_name("void at::native::(anonymous namespace)::reduce<512, float>(float*, int)")
-    'at::native::(anonymous namespace)::reduce'
-    """
-    for marked in ("(anonymous namespace)", "<unnamed>"):
-        if marked in kernel:
-            inner = marked.translate(_TO_HIDDEN)
-            return _function_name(kernel.replace(marked, inner)).replace(inner, marked)
-    name = re.split(r"[<(]", kernel, maxsplit=1)[0].strip()
-    return name.removeprefix("void ").strip() or kernel
-
-
-_TO_HIDDEN = str.maketrans("()<>", "\1\2\3\4")
 
 
 def _by_kernel(pandas: Any, launches: pandas.DataFrame, means: Sequence[str]) -> pandas.DataFrame:

@@ -74,6 +74,26 @@ def test_a_rank_whose_kernels_take_longer_is_named_with_what_it_costs(tmp_path: 
     assert done.returncode == 3 and done.stdout.startswith("WAITING FOR rank 2 ")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        ("void at::native::(anonymous namespace)::cat<float>(int)",
+         "at::native::(anonymous namespace)::cat"),
+        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, float, 1>(T13)",
+         "internal::gemvx::kernel"),
+    ],
+)  # fmt: skip
+def test_kernels_have_the_names_of_their_functions(tmp_path: Path, kernel: str, name: str) -> None:
+    for rank in range(4):
+        events = device_trace(rank, 4, slow=2)
+        for event in events:
+            event["name"] = kernel if "gemm" in event["name"] else event["name"]
+        write_trace(tmp_path, rank, events, 4)
+    first = verdict_of([str(tmp_path)]).findings[0]
+    assert isinstance(first, ReplayFinding)
+    assert first.evidence[0].name == name
+
+
 def loader_trace(rank: int, ranks: int, input_ms: float, others_ms: float) -> list[Any]:
     """Each step awaits a batch, then a product of 8 ms and the all-reduce, which begins when the
     slowest rank comes; the host waits for its end."""

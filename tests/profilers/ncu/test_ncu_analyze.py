@@ -557,3 +557,20 @@ def test_a_long_cell_takes_time_in_proportion(name: str, tmp_path: Path) -> None
     path = tmp_path / "page.csv"
     path.write_text(LONG_CELLS[name])
     assert len(read_page(path).launches) == 1
+
+
+def test_a_function_has_no_return_type(tmp_path: Path) -> None:
+    """cuBLAS returns std::enable_if<…>::type from all its products of a matrix and a vector."""
+    path = tmp_path / "raw.csv"
+    names = (
+        "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, float, 1>(T13)",
+        "std::enable_if<!T7, void>::type internal::gemvx::kernel<int, double, 0>(T13)",
+        "std::enable_if<(N > 3), void>::type other::kernel<at::f(int)::{lambda()#1}>(T1)",
+        "unsigned int kernel(int)",
+    )
+    rows = (f'"{at}","{name}","1"' for at, name in enumerate(names))
+    path.write_text("\n".join(('"ID","Kernel Name","gpu__time_duration.sum"', *rows)))
+    table = analyze_sm_throughput_from_csv(path, group_by="function")
+    assert dict(zip(table["kernel"], table["count"], strict=True)) == {
+        "internal::gemvx::kernel": 2, "other::kernel": 1, "kernel": 1,
+    }  # fmt: skip
