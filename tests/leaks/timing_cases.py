@@ -52,6 +52,7 @@ def durations_of_a_stage(folder: Path) -> Iterator[Callable[[], object]]:
     "TimeRecorder.state",
     "TimeRecorder.summary",
     "TimeRecorder.totals",
+    "TimeRecorder.all_totals",
     "enabled_recorders",
 )
 def time_recorders(folder: Path) -> Iterator[Callable[[], object]]:
@@ -64,6 +65,7 @@ def time_recorders(folder: Path) -> Iterator[Callable[[], object]]:
         recorder.samples("a")
         recorder.summary("a")
         recorder.totals()
+        recorder.all_totals()
         state = recorder.state("a")
         other.restore("a", state)
         for wrong in (None, (b"1", None), (b"", 3), (b"", (1, 5, 5, 5, 5, 0.0, 0, b""))):

@@ -315,17 +315,27 @@ static PyObject *recorder_add(PyObject *object, PyObject *const *args, Py_ssize_
 }
 
 static int append_name(PyObject *list, PyObject *name, const struct mu_samples *samples) {
-    (void)samples;
-    return PyList_Append(list, name);
+    return mu_samples_total(samples) == 0 ? 0 : PyList_Append(list, name);
 }
 
 static int append_total(PyObject *list, PyObject *name, const struct mu_samples *samples) {
+    if (mu_samples_total(samples) == 0) {
+        return 0;
+    }
     return mu_py_append_new(list, Py_BuildValue("(OKK)", name,
                                                 (unsigned long long)mu_samples_total(samples),
                                                 (unsigned long long)mu_samples_sum(samples)));
 }
 
-/* Of the names that have durations. */
+static int append_all(PyObject *list, PyObject *name, const struct mu_samples *samples) {
+    return mu_py_append_new(list, Py_BuildValue("(OKKKK)", name,
+                                                (unsigned long long)mu_samples_total(samples),
+                                                (unsigned long long)mu_samples_sum(samples),
+                                                (unsigned long long)samples->cleared,
+                                                (unsigned long long)samples->cleared_ns));
+}
+
+/* What `append` takes of each name. */
 static PyObject *list_names(PyObject *object,
                             int (*append)(PyObject *, PyObject *, const struct mu_samples *)) {
     struct time_recorder *self = (struct time_recorder *)object;
@@ -334,7 +344,7 @@ static PyObject *list_names(PyObject *object,
     Py_ssize_t position = 0;
     while (list != NULL && PyDict_Next(self->index, &position, &name, &place)) {
         const struct mu_samples *samples = self->series[PyLong_AsSize_t(place)];
-        if (mu_samples_total(samples) > 0 && append(list, name, samples) < 0) {
+        if (append(list, name, samples) < 0) {
             Py_CLEAR(list);
         }
     }
@@ -347,6 +357,10 @@ static PyObject *recorder_names(PyObject *object, PyObject *Py_UNUSED(ignored)) 
 
 static PyObject *recorder_totals(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     return list_names(object, append_total);
+}
+
+static PyObject *recorder_all_totals(PyObject *object, PyObject *Py_UNUSED(ignored)) {
+    return list_names(object, append_all);
 }
 
 /* The durations of an argument; NULL with TypeError or KeyError. */
@@ -525,6 +539,10 @@ PyDoc_STRVAR(samples_doc,
              "nanoseconds. KeyError for a name without any.");
 PyDoc_STRVAR(totals_doc, "totals($self)\n--\n\n"
                          "(name, count, sum in ns) of each name, in the order in which they came.");
+PyDoc_STRVAR(all_totals_doc,
+             "all_totals($self)\n--\n\n"
+             "(name, count, sum in ns, count and sum of what `clear` forgot) of each name at one\n"
+             "moment.");
 PyDoc_STRVAR(
     summary_doc,
     "summary($self, name, /)\n--\n\n"
@@ -544,6 +562,7 @@ PyDoc_STRVAR(clear_doc, "clear($self)\n--\n\nForgets all times.");
 MU_LOCKED(recorder_names)
 MU_LOCKED(recorder_samples)
 MU_LOCKED(recorder_totals)
+MU_LOCKED(recorder_all_totals)
 MU_LOCKED(recorder_summary)
 MU_LOCKED(recorder_state)
 MU_LOCKED_FAST(recorder_restore)
@@ -558,6 +577,7 @@ static PyMethodDef recorder_methods[] = {
     {"names", recorder_names_locked, METH_NOARGS, names_doc},
     {"samples", recorder_samples_locked, METH_O, samples_doc},
     {"totals", recorder_totals_locked, METH_NOARGS, totals_doc},
+    {"all_totals", recorder_all_totals_locked, METH_NOARGS, all_totals_doc},
     {"summary", recorder_summary_locked, METH_O, summary_doc},
     {"state", recorder_state_locked, METH_O, state_doc},
     {"restore", (PyCFunction)(void (*)(void))recorder_restore_locked, METH_FASTCALL | METH_KEYWORDS,

@@ -15,6 +15,8 @@ void mu_samples_free(struct mu_samples *samples) {
 }
 
 void mu_samples_clear(struct mu_samples *samples) {
+    samples->cleared += mu_samples_total(samples);
+    samples->cleared_ns += mu_samples_sum(samples);
     free(samples->rest);
     samples->rest = NULL;
     samples->count = 0;

@@ -19,12 +19,14 @@ struct mu_samples {
     size_t limit;
     struct mu_aggregate *rest; /* owned: the later ones; NULL while there are none */
     uint64_t lost;             /* durations that found no memory */
+    uint64_t cleared;          /* durations that were forgotten */
+    uint64_t cleared_ns;       /* their sum */
 };
 
 void mu_samples_init(struct mu_samples *samples, size_t limit);
 void mu_samples_free(struct mu_samples *samples);
 
-/* Forgets the durations. */
+/* Forgets the durations, but not their number and sum. */
 void mu_samples_clear(struct mu_samples *samples);
 
 void mu_samples_add_slowly(struct mu_samples *samples, uint64_t ns);

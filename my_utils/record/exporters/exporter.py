@@ -20,7 +20,7 @@ from ...core.process_end import call_at_end, join_within
 from ...core.ranks import check_rank, check_ranks, is_chosen
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
-from .totals import Source, StageTotal, check_source, read_totals
+from .totals import Source, StageTotal, check_source, cleared_totals, read_totals
 
 QUEUE_MAX = 4096  # steps that wait while nothing can be written
 WAKE_S = 1.0  # how often the thread checks the queue
@@ -57,6 +57,7 @@ class StageExporter:
     ) -> None:
         self.written = self.failed = self.dropped = 0
         self._source = check_source(source)
+        self._cleared = cleared_totals(source)  # before this exporter
         self._every_s = check_seconds("every_s", every_s)
         self._every_steps = check_int("every_steps", every_steps, 1)
         self._active = is_chosen(check_ranks("ranks", ranks))
@@ -138,7 +139,7 @@ class StageExporter:
             source = self._source
             step = self._reads if isinstance(source, _core.TimeRecorder) else source.current_step
         self._reads += 1
-        return Snapshot(step, time.time(), read_totals(self._source))
+        return Snapshot(step, time.time(), read_totals(self._source, self._cleared))
 
     # --- the thread ---
 

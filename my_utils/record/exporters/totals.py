@@ -12,6 +12,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ... import _core
@@ -29,6 +32,9 @@ class StageTotal(NamedTuple):
     gpu_ns: int = 0
 
 
+_NOTHING = StageTotal(0, 0)
+
+
 def check_source(source: object) -> Source:
     """The source, or TypeError."""
     if isinstance(source, Source):
@@ -37,12 +43,34 @@ def check_source(source: object) -> Source:
     raise TypeError(f"source must be a MyTimer or a TimeManager, not {type(source).__name__}")
 
 
-def read_totals(source: Source) -> dict[str, StageTotal]:
+def read_totals(
+    source: Source, cleared: Mapping[str, StageTotal] = MappingProxyType({})
+) -> dict[str, StageTotal]:
     """By the path of the stage, such as "iter/forward", or the name of the function. Some
-    microseconds; thread-safe."""
+    microseconds; thread-safe.
+
+    What `TimeManager.clear` forgot counts on, but for `cleared`, so that totals never fall.
+    """
+    found: dict[str, StageTotal] = {}
     if isinstance(source, _core.TimeRecorder):
-        return {name: StageTotal(count, total) for name, count, total in source.totals()}
-    return {"/".join(names): StageTotal(*numbers) for names, *numbers in source.totals()}
+        for name, *numbers in source.all_totals():
+            before = cleared.get(name, _NOTHING)
+            calls, ns = numbers[0] + numbers[2], numbers[1] + numbers[3]
+            if calls > before.calls:
+                found[name] = StageTotal(calls - before.calls, ns - before.ns)
+        return found
+    for names, *numbers in source.totals():
+        path = "/".join(names)  # of several stages, if one has a slash in its name
+        sums = map(operator.add, found.get(path, _NOTHING), numbers)
+        found[path] = StageTotal(*sums)
+    return found
+
+
+def cleared_totals(source: Source) -> dict[str, StageTotal]:
+    """What `TimeManager.clear` has forgotten so far, by name."""
+    if not isinstance(source, _core.TimeRecorder):
+        return {}
+    return {name: StageTotal(*numbers) for name, _, _, *numbers in source.all_totals()}
 
 
 class Means:

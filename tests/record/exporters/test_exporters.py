@@ -111,6 +111,35 @@ def test_means_between_two_looks() -> None:
 # --- TensorBoard ---
 
 
+def test_times_that_are_cleared_between_points_count(tmp_path: Path) -> None:
+    """As a loop does that gathers its times and forgets them, again and again."""
+    manager = TimeManager({"load": [9.0], "gone": [1.0]})
+    manager.clear()  # before there was an exporter
+    with TensorBoardExporter(manager, tmp_path) as exporter:
+        for step, seconds in enumerate(([1.0], [0.5], [0.125, 0.375], [])):
+            for each in seconds:
+                manager.add("load", round(each * 1e9))
+            exporter.step(step)
+            manager.clear()
+        manager.add("load", 2_000_000_000)
+        manager.clear()
+        exporter.step(4)
+    assert scalars_in(tmp_path) == {
+        "time/load": [(0, 1000.0), (1, 500.0), (2, 250.0), (4, 2000.0)],
+    }
+
+
+def test_stages_of_one_path_are_added() -> None:
+    timer = MyTimer(use_cuda=False)
+    for name in ("a/b", "a"):
+        with timer.time_stage(name), timer.time_stage("b" if name == "a" else "c"):
+            pass
+    totals = read_totals(timer)
+    assert totals["a/b"].calls == 2
+    assert totals["a/b"].ns == sum(ns for names, _, ns, *_ in timer.totals()
+                                   if "/".join(names) == "a/b")  # fmt: skip
+
+
 def test_a_point_a_step(tmp_path: Path) -> None:
     manager = TimeManager()
     with TensorBoardExporter(manager, tmp_path / "run") as exporter:
