@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
+_NAMES_KEPT = 4096
 _UNNAMED = ("(anonymous namespace)", "<unnamed>")
 _HIDDEN = str.maketrans("()<> ", "\1\2\3\4\5")
 _SHOWN = str.maketrans("\1\2\3\4\5", "()<> ")
 _ENDS = {"<": ">", "(": ")"}
 
 
+@functools.lru_cache(_NAMES_KEPT)
 def function_name(kernel: str) -> str:
     """The name without return type, template arguments and parameters.
 
@@ -31,14 +35,15 @@ def function_name(kernel: str) -> str:
 def _without_brackets(text: str) -> tuple[str, bool]:
     """What is before the parameters, and in no brackets; and whether parameters, or template
     arguments that were cut off, follow."""
-    kept, expected = [], ""
+    kept: list[str] = []
+    expected: list[str] = []  # the ends of the brackets that are open
     for char in text:
         if expected and char == expected[-1]:
-            expected = expected[:-1]
-        elif char in _ENDS and (not expected or expected[-1] == ">" or char == "("):
+            expected.pop()
+        elif char == "(" or (char == "<" and (not expected or expected[-1] == ">")):
             if char == "(" and not expected and kept:
                 return "".join(kept), True
-            expected += _ENDS[char]
+            expected.append(_ENDS[char])
         elif not expected:
             kept.append(char)
     return "".join(kept), bool(expected)
