@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -15,6 +16,7 @@ from ...core.lazy_modules import lazy_module
 from ...core.notebook import html_table, html_text
 from ...core.printable import printable
 from ...core.public import public
+from ...core.ranks import check_rank
 from ...core.reprs import short_repr
 from ...core.tables import text_table
 from ...core.units import time_text
@@ -116,8 +118,12 @@ class TimeData:
             )
 
     def get_rank(self, *ranks: int) -> TimeData:
-        """The times of these ranks alone. KeyError for one that has none; ValueError if ranks
-        sent histograms, which are kept for all together."""
+        """The times of these ranks alone, of one at least. KeyError for one that has none;
+        ValueError if ranks sent histograms, which are kept for all together."""
+        if not ranks:
+            raise TypeError("get_rank() must have at least one rank, and got none")
+        for rank in ranks:
+            check_rank("each of ranks", rank)
         self._needs_samples("get_rank()")
         absent = sorted(set(ranks) - set(self.ranks))
         if absent:
@@ -127,19 +133,18 @@ class TimeData:
     @overload
     def percentile(self, q: float) -> float: ...
     @overload
-    def percentile(self, q: Sequence[float]) -> list[float]: ...
-    def percentile(self, q: float | Sequence[float]) -> float | list[float]:
+    def percentile(self, q: Iterable[float]) -> list[float]: ...
+    def percentile(self, q: float | Iterable[float]) -> float | list[float]:
         """The smallest duration, in seconds, that at least `q` percent of all do not exceed: one
         of the recorded ones, or within 1 % of one where a rank sent a histogram.
 
-        q: from 0 to 100, one or several. ValueError for others.
+        q: from 0 to 100, one or several. TypeError and ValueError for others.
         """
-        wanted = list(q) if isinstance(q, Sequence) else [q]
-        for each in wanted:
-            if not 0 <= each <= 100:
-                raise ValueError(f"q must be from 0 to 100, not {each!r}")
-        found = self._percentiles(wanted)
-        return found if isinstance(q, Sequence) else found[0]
+        if isinstance(q, numbers.Real):
+            return self._percentiles([_checked_percent(q)])[0]
+        if isinstance(q, (str, bytes)) or not isinstance(q, Iterable):
+            raise TypeError(f"q must be a number from 0 to 100, or several, not {q!r:.100}")
+        return self._percentiles([_checked_percent(each) for each in q])
 
     def _percentiles(self, wanted: list[float]) -> list[float]:
         import numpy as np
@@ -349,6 +354,14 @@ def _rebuilt(
     cls: type[GatheredTime], tables: dict[str, Table], world_size: int, missing: dict[int, str]
 ) -> GatheredTime:
     return cls(tables, world_size=world_size, missing=missing)
+
+
+def _checked_percent(q: Any) -> float:
+    if not isinstance(q, numbers.Real):
+        raise TypeError(f"q must be a number from 0 to 100, or several, not {q!r:.100}")
+    if not 0 <= q <= 100:
+        raise ValueError(f"q must be from 0 to 100, not {q!r}")
+    return float(q)
 
 
 def _seconds(ns: int) -> float:

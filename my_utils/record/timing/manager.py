@@ -21,6 +21,7 @@ ones; a task begins with that of its maker, a thread with an empty one.
 from __future__ import annotations
 
 import functools
+import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -44,6 +45,8 @@ from .gathered import GatheredTime, ProfiledTime, TimeData
 from .timed import timed
 
 __all__ = ["GatheredTime", "ProfiledTime", "TimeData", "TimeManager", "timer", "timer_wrap"]
+
+_SECONDS_MAX = 9e9  # in ns it fits in 63 bits
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -98,6 +101,8 @@ class TimeManager(_core.TimeRecorder):
         histogram that is accurate to 1 %. At most 4,096 names are kept apart; further ones count as
         `(other)`.
 
+    TypeError and ValueError for records that are no times.
+
     Thread-safe. Several can be enabled at a time, by the same thread or task or by different ones.
     """
 
@@ -105,9 +110,8 @@ class TimeManager(_core.TimeRecorder):
         self, records: Mapping[str, Iterable[float]] | None = None, *, max_samples: int = 1_048_576
     ) -> None:
         super().__init__(max_samples)
-        for name, seconds in (records or {}).items():
-            for each in seconds:
-                self.add(name, round(each * 1e9))
+        for name, ns in _checked_records({} if records is None else records):
+            self.add(name, ns)
 
     def __repr__(self) -> str:
         return short_repr(self, "max_samples")
@@ -247,6 +251,26 @@ class TimeManager(_core.TimeRecorder):
         for rank, manager in found.items():
             merger.add(rank, pack(manager, rank, summary))
         return GatheredTime(merger.tables(), world_size=len(found), missing={})
+
+
+def _checked_records(records: Any) -> list[tuple[str, int]]:
+    """Each name with a time in ns."""
+    if not isinstance(records, Mapping):
+        raise TypeError(f"records must map names to times, not {records!r:.100}")
+    found = []
+    for name, seconds in records.items():
+        where = f"records[{name!r:.100}]"
+        if not isinstance(name, str):
+            raise TypeError(f"each name of records must be a str, not {name!r:.100}")
+        if isinstance(seconds, (str, bytes)) or not isinstance(seconds, Iterable):
+            raise TypeError(f"{where} must be an iterable of seconds, not {seconds!r:.100}")
+        found += [(name, _checked_ns(f"each of {where}", each)) for each in seconds]
+    return found
+
+
+def _checked_ns(what: str, seconds: Any) -> int:
+    number = float(seconds) if isinstance(seconds, numbers.Real) else seconds
+    return round(check_seconds(what, number, 0, _SECONDS_MAX) * 1e9)
 
 
 def _by_rank(managers: Any) -> dict[int, _core.TimeRecorder]:

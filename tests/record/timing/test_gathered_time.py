@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import re
 import resource
@@ -457,3 +458,37 @@ class TestBadMessages:
 
 def test_time_data_in_annotations() -> None:
     assert TimeData[float] is TimeData  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("records", "error", "text"),
+    [
+        ({"a": [0.5, math.nan]}, ValueError, r"each of records\['a'\] must be at least 0, not nan"),
+        ({"a": [-1.0]}, ValueError, r"each of records\['a'\] must be at least 0, not -1.0"),
+        ({"a": [1e12]}, ValueError, r"each of records\['a'\] must be at most 9000000000.0"),
+        ({"a": 1.0}, TypeError, r"records\['a'\] must be an iterable of seconds, not 1.0"),
+        ({"a": "12"}, TypeError, r"records\['a'\] must be an iterable of seconds, not '12'"),
+        ({1: [1.0]}, TypeError, "each name of records must be a str, not 1"),
+        ([1.0], TypeError, r"records must map names to times, not \[1.0\]"),
+    ],
+)  # fmt: skip
+def test_records_that_are_no_times(records: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        TimeManager(records)
+
+
+def test_what_is_asked_of_gathered_times() -> None:
+    gathered = TimeManager({"a": [1.0, 2.0, 3.0]}).gather()
+    assert gathered is not None
+    times = gathered["a"]
+    assert TimeManager({"a": np.float32([0.5])}).records == {"a": [0.5]}
+    assert times.percentile(np.array([50, 100])) == [2.0, 3.0]
+    assert times.percentile(np.float32(50)) == 2.0
+    assert times.get_rank(np.int64(0)).sum() == 6.0
+    for wrong in ("50", None, [None]):
+        with pytest.raises(TypeError, match="q must be a number from 0 to 100, or several, not"):
+            times.percentile(wrong)  # type: ignore[arg-type, call-overload]
+    with pytest.raises(TypeError, match="at least one rank"):
+        times.get_rank()
+    with pytest.raises(TypeError, match=r"each of ranks must be an int, not \[0\]"):
+        times.get_rank([0])  # type: ignore[arg-type]
