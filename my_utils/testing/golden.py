@@ -89,7 +89,7 @@ class TensorGolden:
                 return {}
             raise
 
-    def _check_arguments(self, name: str, tolerance: float | None) -> None:
+    def _check_arguments(self, name: str, tolerance: Any) -> None:
         if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
             raise ValueError(f"name must be letters, digits, _ and -, not {name!r}")
         if name in self._names:

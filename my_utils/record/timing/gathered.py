@@ -359,9 +359,10 @@ def _rebuilt(
 def _checked_percent(q: Any) -> float:
     if not isinstance(q, numbers.Real):
         raise TypeError(f"q must be a number from 0 to 100, or several, not {q!r:.100}")
-    if not 0 <= q <= 100:
+    number = float(q)
+    if not 0 <= number <= 100:
         raise ValueError(f"q must be from 0 to 100, not {q!r}")
-    return float(q)
+    return number
 
 
 def _seconds(ns: int) -> float:
