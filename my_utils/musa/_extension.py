@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -45,6 +45,9 @@ def library_paths(musa: bool = True) -> list[str]:
     return [*torchs, *(_toolkit.folders("lib") if musa else [])]
 
 
+_LISTS = {"include_dirs", "library_dirs", "libraries", "extra_link_args"}
+
+
 def MUSAExtension(
     name: str, sources: Sequence[str], *args: Any, **kwargs: Any
 ) -> setuptools.Extension:
@@ -53,14 +56,19 @@ def MUSAExtension(
     Takes the arguments of CUDAExtension; `extra_compile_args` is a list for all compilers, or a
     dict with the keys `cxx`, `mcc` (for .mu) and `mcc_dlink` (a link of device code before the link
     of the extension). The element "force_mcc" of `cxx` compiles C++ sources with mcc as well, which
-    code with `half` needs. Other keys raise ValueError. `dlink=True` links device code first,
-    against the libraries named in `dlink_libraries` (which imply it), searched for in
-    `library_dirs`. The extension finds the libraries of torch and torch_musa where they are now (an
-    rpath).
+    code with `half` needs. Other keys raise ValueError, and a str in place of a list TypeError.
+    `dlink=True` links device code first, against the libraries named in `dlink_libraries` (which
+    imply it), searched for in `library_dirs`. The extension finds the libraries of torch and
+    torch_musa where they are now (an rpath).
     """
+    _check_list("sources", sources)
+    for key in _LISTS & kwargs.keys():
+        _check_list(key, kwargs[key])
     flags = kwargs.get("extra_compile_args")
     if isinstance(flags, Mapping):
         _check_keys(flags)
+    else:
+        _check_list("extra_compile_args", flags)
     dlink_libraries = _find_libraries("dlink_libraries", kwargs.pop("dlink_libraries", None))
     is_dlinked = check_bool("dlink", kwargs.pop("dlink", False)) or bool(dlink_libraries)
     kwargs["include_dirs"] = [*(kwargs.get("include_dirs") or []), *include_paths()]
@@ -85,6 +93,12 @@ def MUSAExtension(
     extension = setuptools.Extension(name, list(sources), *args, **kwargs)
     extension.uses_musa = True
     return extension
+
+
+def _check_list(name: str, value: object) -> None:
+    """TypeError for a str, of which each character would be one of the list."""
+    if value is not None and (isinstance(value, str) or not isinstance(value, Iterable)):
+        raise TypeError(f"{name} must be a list, not {value!r:.100}")
 
 
 def _find_libraries(name: str, libraries: object) -> list[str]:

@@ -251,6 +251,16 @@ def test_wrong_flags(flags: dict[str, Any], error: type[Exception], text: str) -
         MUSAExtension("_C", ["a.mu"], extra_compile_args=flags)
 
 
+@pytest.mark.parametrize(
+    "name", ["include_dirs", "library_dirs", "libraries", "extra_link_args", "extra_compile_args"]
+)
+def test_a_text_is_no_list(name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be a list, not 'some'"):
+        MUSAExtension("_C", ["a.mu"], **{name: "some"})
+    with pytest.raises(TypeError, match=r"sources must be a list, not 'a\.mu'"):
+        MUSAExtension("_C", "a.mu")
+
+
 def test_where_the_toolkit_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toolkit = Toolkit(tmp_path / "other")
     for name in ("MUSA_HOME", "MUSA_PATH"):
