@@ -481,13 +481,13 @@ def test_what_is_asked_of_gathered_times() -> None:
     gathered = TimeManager({"a": [1.0, 2.0, 3.0]}).gather()
     assert gathered is not None
     times = gathered["a"]
-    assert TimeManager({"a": np.float32([0.5])}).records == {"a": [0.5]}
+    assert TimeManager({"a": np.array([0.5], dtype=np.float32)}).records == {"a": [0.5]}
     assert times.percentile(np.array([50, 100])) == [2.0, 3.0]
-    assert times.percentile(np.float32(50)) == 2.0
-    assert times.get_rank(np.int64(0)).sum() == 6.0
+    assert times.percentile(np.float32(50)) == 2.0  # type: ignore[call-overload]
+    assert times.get_rank(np.int64(0)).sum() == 6.0  # type: ignore[arg-type]
     for wrong in ("50", None, [None]):
         with pytest.raises(TypeError, match="q must be a number from 0 to 100, or several, not"):
-            times.percentile(wrong)  # type: ignore[arg-type, call-overload]
+            times.percentile(wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="at least one rank"):
         times.get_rank()
     with pytest.raises(TypeError, match=r"each of ranks must be an int, not \[0\]"):
