@@ -97,7 +97,7 @@ class TensorGolden:
                 f"name must be another one for each call of a test, not {name!r} again"
             )
         if tolerance is not None and not (
-            isinstance(tolerance, numbers.Real) and tolerance > 0 and math.isfinite(tolerance)
+            isinstance(tolerance, numbers.Real) and 0 < float(tolerance) < math.inf
         ):
             raise ValueError(f"tolerance must be None or a number above zero, not {tolerance!r}")
         self._names.add(name)
