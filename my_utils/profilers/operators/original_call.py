@@ -20,9 +20,13 @@ from ...core.plain_files import OutOfBounds, PlainFileError, check_pickle
 from ...core.printable import printable
 from ...core.trusted_open import open_filled, open_without_waiting
 
+_UNTYPED, _BYTES = b"ctorch.storage\nUntypedStorage\n", b"ctorch\nByteStorage\n"
+
 
 def _storage(data: bytes) -> Any:
-    """What torch puts into a pickle for the memory of a tensor is a file of `torch.save`."""
+    """What torch puts into a pickle for the memory of a tensor is a file of `torch.save`. The
+    loader of plain values does not know memory without a dtype, which is the same as bytes."""
+    data = data.replace(_UNTYPED, _BYTES, 1)
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
@@ -34,6 +38,8 @@ _MADE: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch", "device"): torch.device,
     ("torch._utils", "_rebuild_parameter"): torch._utils._rebuild_parameter,
     ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
+    # Of dtypes that have no class of storage, such as float8 and uint16.
+    ("torch._utils", "_rebuild_tensor_v3"): torch._utils._rebuild_tensor_v3,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
     ("torch.storage", "_load_from_bytes"): _storage,
 }

@@ -231,6 +231,22 @@ def written_by_the_original(path: Path, args: object, kwargs: object) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64],
+    ids=str,
+)  # fmt: skip
+def test_a_file_of_the_original_may_hold_any_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+    values = torch.tensor([1.0, 2.0, 4.0, 8.0]).to(dtype)
+    args = (values[1:], values.reshape(2, 2).t())
+    path = written_by_the_original(tmp_path / "to.pkl", args[:1], {"dtype": torch.float32})
+    correct, (read,), _, out = compare_for_single_op(path, aten._to_copy)
+    assert correct
+    assert (read.dtype, out.tolist()) == (dtype, [2.0, 4.0, 8.0])
+    path = written_by_the_original(tmp_path / "turned.pkl", args[1:], {"dtype": torch.float32})
+    _, (read,), _, out = compare_for_single_op(path, aten._to_copy)
+    assert (read.stride(), out.tolist()) == ((1, 2), [[1.0, 4.0], [2.0, 8.0]])
+
+
 def test_a_file_of_the_original_runs_again(tmp_path: Path) -> None:
     a, b = torch.randn(3, 4), torch.randn(4, 4)
     args = (nn.Parameter(torch.ones(4)), a, b.t())
