@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 
-from ...core.arguments import check_integer
+from ...core.arguments import check_integer, check_str
 from ...core.public import public
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
@@ -56,6 +56,7 @@ class ClockServer:
         secret: bytes | None = None,
         clock: Clock = time.time_ns,
     ) -> None:
+        check_str("host", host)
         check_integer("port", port, 0, PORT_MAX)
         self.served = 0
         self.refused = 0

@@ -19,10 +19,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...core.aliases import renamed_parameters
-from ...core.arguments import check_int, check_seconds
+from ...core.arguments import check_int, check_seconds, check_str, check_switch
 from ...core.lazy_modules import lazy_module
 from ...core.public import public
-from ...core.ranks import boot_id, host_name
+from ...core.ranks import boot_id, check_rank, host_name
 from ...core.reprs import short_repr
 from .client import ROUNDS_MAX, ask
 from .offset import ClockHistory, ClockOffset, ClockSyncError, estimate
@@ -49,6 +49,7 @@ class SocketClockSynchronizer:
 
     def __init__(self, port: int | None = None) -> None:
         if port is not None:
+            _check_port(port)
             with_port = functools.partial(SocketClockSynchronizer.sync, port=port)
             self.sync = with_port  # type: ignore[method-assign]
 
@@ -92,12 +93,11 @@ class SocketClockSynchronizer:
         ClockSyncError when no attempt succeeds, or another program listens at that port. TypeError
         and ValueError name the argument.
         """
+        is_server = check_switch("is_server", is_server)
+        check_str("host", host)
         _check(rounds, timeout_s)
         check_int("retries", retries, 0)
-        if not 1 <= check_int("port", port) <= PORT_MAX:
-            raise ValueError(
-                f"port must be from 1 to {PORT_MAX}, and the same on both sides, not {port}"
-            )
+        _check_port(port)
         key = _bytes(secret)
         if is_server:
             _answer_one(host, port, key, timeout_s, clock)
@@ -149,8 +149,9 @@ class ClockSynchronizer:
 
         ClockSyncError when the other rank does not answer, or a clock was set meanwhile.
         """
+        is_server = check_switch("is_server", is_server)
         _check(rounds, timeout_s)
-        check_int("peer_rank", peer_rank)
+        check_rank("peer_rank", peer_rank)
         pair = _Pair(peer_rank, group, timeout_s)
         if is_server:
             pair.answer(rounds, clock)
@@ -280,6 +281,13 @@ def _bytes(secret: bytes | str | None) -> bytes | None:
     if not isinstance(secret, str):
         raise TypeError(f"secret must be bytes, a str or None, not {type(secret).__name__}")
     return secret.encode()
+
+
+def _check_port(port: int) -> None:
+    if not 1 <= check_int("port", port) <= PORT_MAX:
+        raise ValueError(
+            f"port must be from 1 to {PORT_MAX}, and the same on both sides, not {port}"
+        )
 
 
 def _check(rounds: int, timeout_s: float) -> None:

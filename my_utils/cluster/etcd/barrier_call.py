@@ -21,7 +21,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -151,6 +151,8 @@ def _member_name(rank: int | None, world_size: int) -> str:
 
 def _parsed(endpoints: str | Sequence[str]) -> tuple[list[str], bool]:
     """A list of "host:port", and whether any asks for TLS."""
+    if not isinstance(endpoints, Iterable):
+        raise TypeError(f"endpoints must be a list or a str of 'host:port', not {endpoints!r:.100}")
     listed = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
     if not listed:
         raise ValueError("endpoints must not be empty")

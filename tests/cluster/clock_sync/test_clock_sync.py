@@ -549,11 +549,24 @@ def test_two_processes_that_both_call_it() -> None:
             "port must be from 1 to 65535, and the same on both sides, not 0",
         ),
         ({"secret": 3}, TypeError, "secret must be bytes, a str or None, not int"),
+        ({"host": 3}, TypeError, "host must be a str, not 3"),
+        ({"is_server": "10.0.0.1"}, TypeError, r"is_server must be a bool, not '10\.0\.0\.1'"),
     ],
 )
 def test_wrong_arguments(arguments: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        SocketClockSynchronizer.sync(False, **{"port": 7, **arguments})
+        SocketClockSynchronizer.sync(**{"is_server": False, "port": 7, **arguments})
+
+
+def test_wrong_arguments_before_a_connection() -> None:
+    with pytest.raises(TypeError, match="port must be an int, not '7'"):
+        SocketClockSynchronizer(port="7")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="host must be a str, not 3"):
+        SocketClockSynchronizer.serve(host=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="is_server must be a bool, not 'rank 0'"):
+        ClockSynchronizer.sync("rank 0", 0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="peer_rank must be at least 0, not -1"):
+        ClockSynchronizer.sync(True, -1)
 
 
 def test_alone() -> None:

@@ -432,6 +432,7 @@ def test_errors_can_be_sent_to_other_processes() -> None:
         ({"endpoints": []}, ValueError, "endpoints must not be empty"),
         ({"endpoints": "ftp://x:1"}, ValueError, "must be http or https, not 'ftp://x:1'"),
         ({"endpoints": ["host"]}, ValueError, "must be 'host:port', not 'host'"),
+        ({"endpoints": 1}, TypeError, "endpoints must be a list or a str of 'host:port', not 1"),
         ({"endpoints": [1]}, TypeError, "each of endpoints must be a str, not 1"),
         ({"user": "ann"}, ValueError, "user and password must be given both or not at all"),
         ({"cert_key": "k"}, ValueError, "cert_cert and cert_key must be given both or not at all"),
