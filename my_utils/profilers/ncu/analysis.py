@@ -20,13 +20,13 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from ...core import tables as _tables
 from ...core.aliases import renamed_parameters
-from ...core.arguments import check_int
+from ...core.arguments import check_int, check_path, check_str
 from ...core.command_line import (
     CommandParser,
     add_json,
@@ -215,8 +215,8 @@ def analyze_sm_throughput_from_csv(
     >>> table[["kernel", "count", "time_ms"]].values.tolist()
     [['gemm', 2, 2.0]]
     """
-    pandas = _checked(kernel, group_by, metrics, decimal, top)
-    paths = _paths(csv_path)
+    pandas = _checked(kernel, group_by, metrics, decimal, top, output_csv, output_png)
+    paths = _paths("csv_path", csv_path)
     table = _analyze(pandas, paths, kernel, group_by, metrics, decimal)
     _warn(table.attrs["problems"])
     _write(table, output_csv, output_png, _draw_kernels, top)
@@ -247,10 +247,10 @@ def compare_kernel_metrics(
       each of `metrics`: `<name>_a`, `<name>_b` and `<name>_ratio`, which is b / a and NaN where
       either is missing or a is 0.
     """
-    pandas = _checked(kernel, group_by, metrics, decimal, top)
+    pandas = _checked(kernel, group_by, metrics, decimal, top, output_csv, output_png)
     sides = [
-        _analyze(pandas, _paths(paths), kernel, group_by, metrics, decimal, may_lack_kernels=True)
-        for paths in (csv_a, csv_b)
+        _analyze(pandas, paths, kernel, group_by, metrics, decimal, may_lack_kernels=True)
+        for paths in (_paths("csv_a", csv_a), _paths("csv_b", csv_b))
     ]
     problems = [text for side in sides for text in side.attrs["problems"]]
     if not any(len(side) for side in sides):
@@ -266,10 +266,14 @@ def compare_kernel_metrics(
 
 
 def _checked(
-    kernel: str | None, group_by: str, metrics: Sequence[str], decimal: str, top: int
+    kernel: Any, group_by: str, metrics: Any, decimal: str, top: int, *outputs: object
 ) -> Any:
     """pandas, once the arguments are known to be good."""
+    for name, output in zip(("output_csv", "output_png"), outputs, strict=True):
+        if output is not None:
+            check_path(name, output, or_none=True)
     if kernel is not None:
+        check_str("kernel", kernel)
         try:
             re.compile(kernel)
         except re.error as error:
@@ -278,7 +282,8 @@ def _checked(
         raise ValueError(f"group_by={group_by!r}: allowed are {', '.join(get_args(GroupBy))}")
     if decimal not in get_args(Decimal):
         raise ValueError(f"decimal={decimal!r}: allowed are {', '.join(get_args(Decimal))}")
-    if isinstance(metrics, str) or not all(isinstance(name, str) for name in metrics):
+    is_list = isinstance(metrics, Collection) and not isinstance(metrics, str)
+    if not is_list or not all(isinstance(name, str) for name in metrics):
         raise TypeError(f"metrics={metrics!r}: a sequence of names is wanted")
     taken = set(KERNEL_COLUMNS).intersection(metrics)
     if taken:
@@ -287,13 +292,12 @@ def _checked(
     return require("pandas", "a table of Nsight Compute's results")
 
 
-def _paths(csv_path: StrPath | Sequence[StrPath]) -> list[StrPath]:
-    paths = [csv_path] if isinstance(csv_path, (str, os.PathLike)) else list(csv_path)
+def _paths(name: str, given: Any) -> list[StrPath]:
+    if isinstance(given, (bytes, str, os.PathLike)) or not isinstance(given, Iterable):
+        return [check_path(name, given)]
+    paths: list[StrPath] = [check_path(f"each of {name}", path) for path in given]
     if not paths:
-        raise ValueError("csv_path: at least one file is wanted")
-    for path in paths:
-        if not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"csv_path: {path!r} is not a path")
+        raise ValueError(f"{name}: at least one file is wanted")
     return paths
 
 

@@ -370,6 +370,11 @@ def test_bad_arguments(here: Path) -> None:
         ({"metrics": ["sm__no_such.avg"]}, NcuCsvError, "no metric 'sm__no_such.avg'"),
         ({"top": -1}, ValueError, "top must be at least 0, not -1"),
         ({"top": "all"}, TypeError, "top must be an int, not 'all'"),
+        ({"kernel": 3}, TypeError, "kernel must be a str, not 3"),
+        ({"metrics": 3}, TypeError, "metrics=3"),
+        ({"metrics": iter(["sm"])}, TypeError, "a sequence of names is wanted"),
+        ({"output_csv": 3}, TypeError, "output_csv must be a path or None, not 3"),
+        ({"output_png": 3}, TypeError, "output_png must be a path or None, not 3"),
     ]
     for keywords, error, text in cases:
         with pytest.raises(error, match=text):
@@ -378,8 +383,12 @@ def test_bad_arguments(here: Path) -> None:
         analyze_sm_throughput_from_csv(here / "absent.csv")
     with pytest.raises(ValueError, match="at least one"):
         analyze_sm_throughput_from_csv([])
-    with pytest.raises(TypeError, match="not a path"):
+    with pytest.raises(TypeError, match="each of csv_path must be a path, not 7"):
         analyze_sm_throughput_from_csv([7])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="csv_path must be a path, not 7"):
+        analyze_sm_throughput_from_csv(7)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="csv_b must be a path, not None"):
+        compare_kernel_metrics(path, None)  # type: ignore[arg-type]
 
 
 def test_compare_sorts_by_time_lost(here: Path) -> None:
