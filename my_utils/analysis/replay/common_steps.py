@@ -3,7 +3,8 @@
 Between two steps the ranks are apart: one that is late at the end of a step begins the next one
 late, too, and in the times from the first begin to the last end that counts twice. So each step is
 taken from the last collective of all ranks to that of the next step: they add up to the time that
-passed. What a rank does after the last collective counts with the next step.
+passed. What a rank does after the last collective counts with the next step. Between two windows of
+steps nothing was recorded: what is before the first such collective of a window is left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from .operations import COLUMNS, TOGETHER, Flags, Ints, Operations, number_rows
 
 STEPS_MIN = 3
+APART_LEAST = 0.5  # of a usual step: marks of one window are closer, windows usually are not
 
 
 def with_common_steps(operations: Operations) -> Operations | None:
@@ -20,7 +22,8 @@ def with_common_steps(operations: Operations) -> Operations | None:
     steps were left. operations: in order, by one clock."""
     steps = np.unique(operations.step)
     met = np.flatnonzero((operations.meeting >= 0) & (operations.side == TOGETHER))
-    if len(steps) <= STEPS_MIN or not len(met):
+    follows = _follows(steps, operations.marked_ns)
+    if np.count_nonzero(follows) < STEPS_MIN or not len(met):
         return None
     ranks = len(np.unique(operations.rank))
     number, count = number_rows(operations.meeting[met])
@@ -39,12 +42,31 @@ def with_common_steps(operations: Operations) -> Operations | None:
         return None
     is_cut = np.zeros(len(operations), np.bool_)
     is_cut[met] = np.isin(number, last)
-    return _cut(operations, steps, start[last], is_cut)
+    return _cut(operations, steps, follows, start[last], is_cut)
 
 
-def _cut(operations: Operations, steps: Ints, cuts: Ints, is_cut: Flags) -> Operations:
-    """cuts: when all ranks have come, in each step. is_cut: the rows that meet there: they begin
-    the next step, and what they call ends the one before."""
+def _follows(steps: Ints, marked_ns: dict[int, dict[int, tuple[int, int]]]) -> Flags:
+    """Which steps begin, on all ranks, where the one before them in the files ends."""
+    lengths = [end - begin for marks in marked_ns.values() for begin, end in marks.values()]
+    apart = APART_LEAST * float(np.median(lengths)) if lengths else 0.0
+    follows = np.zeros(len(steps), np.bool_)
+    follows[1:] = np.diff(steps) == 1
+    for place in np.flatnonzero(follows).tolist():
+        before, step = steps[place - 1 : place + 1].tolist()
+        gaps = [
+            marks[step][0] - marks[before][1]
+            for marks in marked_ns.values()
+            if step in marks and before in marks
+        ]
+        follows[place] = max(gaps, default=0) <= apart
+    return follows
+
+
+def _cut(
+    operations: Operations, steps: Ints, follows: Flags, cuts: Ints, is_cut: Flags
+) -> Operations:
+    """follows: the steps that are kept. cuts: when all ranks have come, in each step. is_cut: the
+    rows that meet there: they begin the next step, and what they call ends the one before."""
     place = np.searchsorted(steps, operations.step)
     after = np.where(is_cut, True, operations.begin_ns >= cuts[place])
     early = (place > 0) & (operations.begin_ns < cuts[np.maximum(place - 1, 0)])
@@ -65,5 +87,5 @@ def _cut(operations: Operations, steps: Ints, cuts: Ints, is_cut: Flags) -> Oper
     place = np.concatenate([place, place[is_cut] - 1])
     whole.step = steps[np.minimum(place, len(steps) - 1)]
     whole.names, whole.marked_ns = (*operations.names, *names), {}
-    inside = (place > 0) & (place < len(steps))
+    inside = np.r_[follows, False][place]
     return whole.kept(inside).in_order()

@@ -94,7 +94,7 @@ def _judge(
     verdict.operations, marked_ns = len(operations), operations.marked_ns
     graph, operations = whole_graph(operations, common_steps=True)
     verdict.notes, verdict.inferred = list(operations.notes), operations.inferred
-    _describe(verdict, graph, marked_ns)
+    _describe(verdict, graph, marked_ns, common=not operations.marked_ns)
     if verdict.judged_steps < STEPS_MIN:
         steps = count_text(verdict.judged_steps, "step")
         verdict.reason = f"{steps}, {STEPS_MIN} are needed"
@@ -105,11 +105,7 @@ def _judge(
         verdict.reason = NO_TIME
         return
     if _leave_too_early(graph) or verdict.replay_off > (MARKED_OFF_MAX if marked_ns else OFF_MAX):
-        verdict.reason = (
-            f"in {graph.too_early} of {len(graph.meeting_name)} meetings a rank leaves before the "
-            f"last one has come, so clocks differ, or others meet; replayed unchanged the steps "
-            f"are off by up to {100 * verdict.replay_off:.2g} %"
-        )
+        verdict.reason = _not_reproduced(graph, verdict.replay_off, is_marked=bool(marked_ns))
         return
     alone, what = _alone_share(operations, graph)
     if alone >= LEAST:
@@ -134,6 +130,19 @@ def _judge(
         if one.kind == "input" and operations.num_workers is not None:
             one.detail["num_workers"] = operations.num_workers
     verdict.status = "found" if found else "ok"
+
+
+def _not_reproduced(graph: Graph, off: float, *, is_marked: bool) -> str:
+    early = (
+        f"in {graph.too_early} of {len(graph.meeting_name)} meetings a rank leaves before the last "
+        "one has come, so clocks differ, or others meet; "
+        if graph.too_early
+        else ""
+    )
+    by = f"{100 * off:.2g} %"
+    if is_marked:
+        return f"{early}replayed unchanged, a step is off by {by} from those that the source marks"
+    return f"{early}replayed unchanged the steps are off by up to {by}"
 
 
 def whole_graph(operations: Operations, *, common_steps: bool = False) -> tuple[Graph, Operations]:
@@ -278,13 +287,17 @@ def _without_warmup(
 
 
 def _describe(
-    verdict: ReplayVerdict, graph: Graph, marked_ns: dict[int, dict[int, tuple[int, int]]]
+    verdict: ReplayVerdict,
+    graph: Graph,
+    marked_ns: dict[int, dict[int, tuple[int, int]]],
+    *,
+    common: bool,
 ) -> None:
+    """common: the steps begin where all ranks meet, in the step before that of their mark."""
     replayed = lengths(graph, replay(graph, graph.weights))
     if marked_ns:
         graph.step_ns = replayed
-        marked = _marked_mean(marked_ns, graph.steps)
-        verdict.replay_off = abs(float(replayed.mean()) / max(marked, 1.0) - 1)
+        verdict.replay_off = _marked_off(float(replayed.mean()), marked_ns, graph.steps, common)
     else:
         off = np.abs(replayed - graph.step_ns) / graph.step_ns.clip(1.0)
         verdict.replay_off = float(np.max(off))
@@ -292,6 +305,18 @@ def _describe(
     verdict.judged_ranks = verdict.world_size = len(np.unique(graph.rank))
     verdict.judged_steps = len(graph.steps)
     verdict.first_step, verdict.last_step = int(graph.steps[0]), int(graph.steps[-1])
+
+
+def _marked_off(
+    mean_ns: float, marked_ns: dict[int, dict[int, tuple[int, int]]], steps: Ints, common: bool
+) -> float:
+    """How far the mean of the replayed steps is from that of the marked ones, as a share. common:
+    a step has the last part of the mark before it for that of its own mark, so that the mean may be
+    anywhere between those of both marks."""
+    marked = _marked_mean(marked_ns, steps)
+    before = (common and _marked_mean(marked_ns, steps - 1)) or marked
+    low, high = sorted((marked, before))
+    return abs(mean_ns - min(max(mean_ns, low), high)) / max(marked, 1.0)
 
 
 def _marked_mean(marked_ns: dict[int, dict[int, tuple[int, int]]], steps: Ints) -> float:
