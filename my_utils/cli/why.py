@@ -167,7 +167,8 @@ def _devices(logs: Sequence[str], verdict: Verdict, is_asked: bool) -> list[Brea
 
     devices, problems = breakdowns_in(traces if is_asked else traces[:TRACES_READ])
     reason = verdict.reason or "\n"  # which ends no line
-    verdict.notes += [one for one in problems if not one.endswith(reason)]
+    known = verdict.notes
+    verdict.notes = known + [one for one in problems if not (one in known or one.endswith(reason))]
     if devices:  # which say more of it, and of all that was recorded
         verdict.notes = [one for one in verdict.notes if not one.startswith(IDLE_NOTE)]
     return devices

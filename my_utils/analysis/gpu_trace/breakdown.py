@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...core.units import count_text
 from ..replay.operations import Flags, Ints
 from ..replay.spans import Spans
+from ..replay.torch_trace import left_out_text
 from .events import (
     COLLECTIVE,
     COPY,
@@ -63,7 +63,7 @@ class Breakdown:
     communication_ns, copies_ns: all of it, whatever runs beside it. launch_ns: from the host's call
     to the begin, the median and the 99th of a hundred; None where no call is known. longest:
     kernels with most time. steps: that the trace marks, 0 for none. left_out: events of the whole
-    trace, for their times are damaged."""
+    trace, for they are damaged."""
 
     path: str
     device: int
@@ -105,17 +105,6 @@ def break_down(path: str) -> list[Breakdown]:
     if trace.left_out and not trace.devices:
         raise ValueError(left_out_text(trace.left_out))
     return [_breakdown(path, number, one, trace) for number, one in sorted(trace.devices.items())]
-
-
-def left_out_text(count: int) -> str:
-    """
-    >>> left_out_text(1)
-    '1 event is left out: its times are damaged'
-    >>> left_out_text(2000)
-    '2,000 events are left out: their times are damaged'
-    """
-    are, their = ("is", "its") if count == 1 else ("are", "their")
-    return f"{count_text(count, 'event')} {are} left out: {their} times are damaged"
 
 
 def _breakdown(path: str, number: int, events: DeviceEvents, trace: Trace) -> Breakdown:

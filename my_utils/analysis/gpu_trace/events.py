@@ -18,8 +18,9 @@ from ..replay.torch_trace import (
     LAUNCHES,
     ON_DEVICE,
     STEP,
+    are_near,
     bounded_number,
-    time_ns,
+    span_ns,
 )
 
 UNKNOWN = -1
@@ -59,7 +60,7 @@ class HostEvents:
 @dataclass
 class Trace:
     """devices: by number. steps: how many `ProfilerStep#` it marks. operators: names and shapes, as
-    ("aten::mm", "[[8, 4], [4, 2]]"). left_out: events whose times are damaged."""
+    ("aten::mm", "[[8, 4], [4, 2]]"). left_out: events that are damaged."""
 
     names: list[str]
     operators: list[tuple[str, str]]
@@ -72,12 +73,14 @@ class Trace:
 def read_gpu_trace(path: str) -> Trace:
     """Raises TraceFileError for a file that is no trace, OSError where it cannot be read."""
     reader = _Reader()
-    for event in ChromeJson(Path(path)).events():
+    source = ChromeJson(Path(path))
+    for event in source.events():
         if isinstance(event, dict) and event.get("ph") == "X":
             try:
                 reader.take(event)
             except (KeyError, TypeError, ValueError, ArithmeticError):
                 reader.left_out += 1
+    reader.left_out += sum(count for count, _ in source.left_out.values())
     return reader.trace()
 
 
@@ -99,21 +102,21 @@ class _Reader:
         elif category == "user_annotation" and str(event.get("name")).startswith(STEP):
             self._steps += 1
         elif category == "cpu_op":
-            begin, end = _span(event)
+            begin, end = span_ns(event)
             self._add(self._host, begin, end, self._threads[event.get("tid")], 0)
             external = args.get("External id")
             if isinstance(external, int):
                 shapes = args.get("Input Dims") or args.get("Input dims") or ""
                 self._operator_of[external] = self._operators[str(event.get("name")), str(shapes)]
         elif str(category).endswith(LAUNCHES):
-            begin, end = _span(event)
+            begin, end = span_ns(event)
             thread, name = self._threads[event.get("tid")], str(event.get("name"))
             if "correlation" in args:
                 self._launches[operator.index(args["correlation"])] = begin, thread
             self._add(self._host, begin, end, thread, int(synchronizes(name)))
 
     def _take_device(self, event: dict[str, Any], args: dict[str, Any]) -> None:
-        begin, end = _span(event)
+        begin, end = span_ns(event)
         name = str(event.get("name"))
         what = _WHAT.get(event["cat"], KERNEL)
         if what == KERNEL and IS_COLLECTIVE.search(name) is not None:
@@ -142,6 +145,9 @@ class _Reader:
 
     def _devices(self) -> Iterator[tuple[int, DeviceEvents]]:
         columns = [np.array(column, np.int64) for column in self._device]
+        near = are_near(*columns[:2])
+        self.left_out += int((~near).sum())
+        columns = [column[near] for column in columns]
         begin, end, name, what, device, correlation, external = columns
         nothing = (UNKNOWN, UNKNOWN)
         launches = [self._launches.get(one, nothing) for one in correlation.tolist()]
@@ -165,8 +171,3 @@ def synchronizes(call: str) -> bool:
     [True, True, False]
     """
     return any(word in call for word in _SYNCHRONIZES) and "Async" not in call
-
-
-def _span(event: dict[str, Any]) -> tuple[int, int]:
-    begin = time_ns(event["ts"])
-    return begin, begin + max(time_ns(event.get("dur", 0)), 0)

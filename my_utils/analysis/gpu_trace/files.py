@@ -7,7 +7,8 @@ from typing import cast
 
 from ...core.reader_process import ReaderError, Readers, unpacked_bytes
 from ...trace.chrome_json import TraceFileError
-from .breakdown import Breakdown, break_down, left_out_text
+from ..replay.torch_trace import left_out_text
+from .breakdown import Breakdown, break_down
 from .nsys import is_database
 
 BESIDE_ABOVE = 16 << 20  # bytes of JSON; fewer are read before another process is up

@@ -12,9 +12,10 @@ from typing import cast
 import numpy as np
 
 from ...core.reader_process import ReaderError, Readers, unpacked_bytes
+from ...core.units import count_text
 from .operations import SEND, TOGETHER, Ints, Operations, Words
 from .table_files import number_meetings
-from .torch_trace import COLLECTIVES, TraceRows, read_trace
+from .torch_trace import COLLECTIVES, TraceRows, left_out_text, read_trace
 
 POOL_ABOVE = 16 << 20  # bytes of JSON; fewer are read before other processes are up
 POOL_MAX = 16  # processes, of 80 MB each with a small trace
@@ -40,7 +41,7 @@ def read_traces(paths: Sequence[str]) -> Operations:
             unread.append(trace)
             continue
         if trace.left_out:
-            notes.append(f"{path}: {trace.left_out} events are not slices, left out")
+            notes.append(f"{path}: {left_out_text(trace.left_out)}")
         rows = trace.rows
         rows["name"] = _renumbered(rows["name"], trace.names, names)
         rows["group"] = _renumbered(rows["group"], trace.groups, groups)
@@ -172,4 +173,6 @@ def _missing_steps(ranks: dict[int, dict[str, Ints]], columns: dict[str, Ints]) 
     kept = np.isin(columns["step"], common)
     for key in columns:
         columns[key] = columns[key][kept]
-    return [f"{len(count) - len(common)} steps are not in the traces of all ranks, left out"]
+    missing = len(count) - len(common)
+    are = "is" if missing == 1 else "are"
+    return [f"{count_text(missing, 'step')} {are} not in the traces of all ranks, left out"]

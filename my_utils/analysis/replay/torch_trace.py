@@ -24,6 +24,7 @@ import numpy as np
 
 from ...core.kernel_names import function_name
 from ...core.run_files.state import WORLD_SIZE_MAX
+from ...core.units import count_text
 from ...trace.chrome_json import ChromeJson, TraceFileError, number_within
 from ..verdict.kinds import kind_of_stage
 from .operations import END, RECEIVE, SEND, TOGETHER, Flags, Ints, Words
@@ -42,6 +43,7 @@ WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 NAME_MAX = 80
 NAMES_KEPT = 4096  # whose kind and short form are remembered
 NUMBER_MAX = 1 << 62
+DAY_NS = 86_400 * 10**9
 TIME_MAX_US = NUMBER_MAX // 2000  # so that a begin and a length make a number
 WAITS_LEAST = 0.8  # of a collective, in which its thread runs nothing
 BEFORE = -NUMBER_MAX  # the trace
@@ -62,7 +64,7 @@ class TraceRows:
     rank: None where the trace does not say it. world_size: 0 where it does not.
     idle_share: of the device. idle: the same in each name of the host.
     loads_here: batches are loaded in the training process.
-    ungrouped: collectives that name no group. left_out: events that are not slices.
+    ungrouped: collectives that name no group. left_out: damaged events.
     marked_ns: when each step begins and ends.
     frames: names of the host that say no more than the step itself, and were left out.
     """
@@ -91,7 +93,7 @@ def read_trace(frames: Sequence[str] | None, path: str) -> TraceRows | str:
     except OSError as error:
         return f"{path}: {error.strerror}"
     if not trace.steps:
-        unread = f", and {trace.left_out} events that are not slices" if trace.left_out else ""
+        unread = f"; {left_out_text(trace.left_out)}" if trace.left_out else ""
         return f"{path}: no {STEP} in it{unread}"
     rows = trace.rows()
     return TraceRows(
@@ -126,6 +128,11 @@ class _Trace:
                     self._take(event)
                 except (KeyError, TypeError, ValueError, ArithmeticError):
                     self.left_out += 1
+        self.left_out += sum(count for count, _ in source.left_out.values())
+        device = [np.array(one, np.int64) for one in self.device]
+        near = are_near(device[2], device[3])
+        self.left_out += int((~near).sum())
+        self._device = [one[near] for one in device]
         info = source.metadata.get("distributedInfo")
         found = RANK_IN_NAME.search(Path(path).name)
         said = info if isinstance(info, dict) else {}
@@ -139,8 +146,7 @@ class _Trace:
     def _take(self, event: dict[str, Any]) -> None:
         category, name, args = event.get("cat"), str(event.get("name")), event.get("args")
         args = args if isinstance(args, dict) else {}
-        begin = time_ns(event["ts"])
-        end = begin + time_ns(event.get("dur", 0))
+        begin, end = span_ns(event)
         thread = self._threads[event.get("tid")]
         if category == "user_annotation" and name.startswith(STEP):
             number = name.removeprefix(STEP)
@@ -195,9 +201,9 @@ class _Trace:
 
     def rows(self) -> dict[str, Ints]:
         """The slices that count, each with its step; and where steps end."""
-        numbers = np.array(sorted(self.steps))
+        numbers = np.array(sorted(self.steps, key=lambda one: (self.steps[one], one)))
         windows = np.array([self.steps[one] for one in numbers.tolist()]).reshape(-1, 2)
-        on_device = len(self.device[0]) > 0
+        on_device = len(self._device[0]) > 0
         threads = self._of_threads()
         columns = self._of_device(threads) if on_device else self._of_host(threads)
         lane, name, begin, end, group, side, peer, launch = columns
@@ -252,9 +258,7 @@ class _Trace:
 
     def _of_device(self, threads: list[Ints]) -> tuple[Ints, ...]:
         """What the device did, launched in its step, and the batches that it waited for."""
-        lane, name, begin, end, group, side, peer, correlation = (
-            np.array(one, np.int64) for one in self.device
-        )
+        lane, name, begin, end, group, side, peer, correlation = self._device
         launch = self._launches(lane, begin, correlation)
         idle, host = Idle(begin, end), self._of_host(threads)
         self.frames = None  # what the device did is the same without them
@@ -293,10 +297,10 @@ class _Trace:
         self, found: dict[str, Ints], numbers: Ints, windows: Ints, on_device: bool
     ) -> dict[str, Ints]:
         step, first, at = numbers, windows[:, 0], windows[:, 1]
-        if on_device:  # the device is idle until the first kernel of the next step
+        if on_device:
             step = np.unique(found["step"])
             first = np.array([found["begin"][found["step"] == one].min() for one in step])
-            step, first, at = step[:-1], first[:-1], first[1:]
+            at = self._device_ends(found, step, first)
         marks = zip(step.tolist(), first.tolist(), at.tolist(), strict=True)
         self.marked_ns = {one: (begin, end) for one, begin, end in marks}
         nothing = np.zeros(len(step), np.int64)
@@ -304,6 +308,17 @@ class _Trace:
             "lane": nothing, "name": nothing + self.names[END], "begin": at, "end": at,
             "group": nothing - 1, "side": nothing + TOGETHER, "peer": nothing - 1, "step": step,
         }  # fmt: skip
+
+    def _device_ends(self, found: dict[str, Ints], step: Ints, first: Ints) -> Ints:
+        """The device is idle until the first kernel of the next step. Where that was not recorded,
+        it comes as much later as the next step of the host begins later, and not before the last
+        kernel of this one ends."""
+        ends = np.array([found["end"][found["step"] == one].max() for one in step])
+        lengths = [end - begin for begin, end in (self.steps[one] for one in step.tolist())]
+        at: Ints = np.maximum(first + np.array(lengths, np.int64), ends)
+        follows = np.flatnonzero((np.diff(step) == 1) & (np.diff(first) > 0))
+        at[follows] = first[follows + 1]
+        return at
 
 
 def _is_rank(value: Any) -> TypeGuard[int]:
@@ -316,6 +331,38 @@ def time_ns(value: Any) -> int:
     if isinstance(value, str) and TIME_AS_TEXT.fullmatch(value):
         value = Decimal(value)
     return int(number_within(value, TIME_MAX_US) * 1000)
+
+
+def span_ns(event: dict[str, Any]) -> tuple[int, int]:
+    """When a slice begins and ends. Raises as `time_ns`, and for one that ends before it begins."""
+    begin, length = time_ns(event["ts"]), time_ns(event.get("dur", 0))
+    if length < 0:
+        raise ValueError
+    return begin, begin + length
+
+
+def are_near(begin: Ints, end: Ints) -> Flags:
+    """Which of these events of a device are within a day of the middle one: the time of a kernel
+    that was never set is 0.
+
+    >>> days = np.array([0, 5, 5, 5, 9]) * DAY_NS
+    >>> are_near(days, days + 1).tolist()
+    [False, True, True, True, False]
+    """
+    middle = np.median(begin) if len(begin) else 0
+    near: Flags = (np.abs(begin - middle) < DAY_NS) & (np.abs(end - middle) < DAY_NS)
+    return near
+
+
+def left_out_text(count: int) -> str:
+    """
+    >>> left_out_text(1)
+    '1 event is left out: it is damaged'
+    >>> left_out_text(2000)
+    '2,000 events are left out: they are damaged'
+    """
+    are, they = ("is", "it is") if count == 1 else ("are", "they are")
+    return f"{count_text(count, 'event')} {are} left out: {they} damaged"
 
 
 def bounded_number(number: int) -> int:

@@ -154,7 +154,7 @@ def test_rows_without_whole_numbers_are_left_out(tmp_path: Path) -> None:
         file.commit()
     ((one,), problems) = breakdowns_in([path])
     assert one.events == 1 and one.rows["attention"] == one.span_ns == 9
-    assert problems == [f"{path}: {len(broken)} events are left out: their times are damaged"]
+    assert problems == [f"{path}: {len(broken)} events are left out: they are damaged"]
 
 
 def judged_as_json(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def test_events_of_a_trace_that_cannot_be_read_are_left_out(tmp_path: Path) -> N
     os.mkfifo(tmp_path / "rank-2.json")
     verdict = verdict_of([str(tmp_path)])
     assert verdict.findings[0].ranks == (1,), verdict
-    assert any(f"{len(ODD_EVENTS)} events are not slices" in note for note in verdict.notes)
+    assert any(f"{len(ODD_EVENTS)} events are left out" in note for note in verdict.notes)
 
 
 def test_steps_that_cannot_be_read_are_said(tmp_path: Path) -> None:
@@ -58,7 +58,10 @@ def test_steps_that_cannot_be_read_are_said(tmp_path: Path) -> None:
         (tmp_path / f"rank-{rank}.json").write_text(json.dumps({"traceEvents": [step] * 4}))
     verdict = verdict_of([str(tmp_path)])
     assert verdict.status == "not judged" and verdict.reason is not None
-    assert "rank-0.json: no ProfilerStep# in it, and 4 events that are not slices" in verdict.reason
+    assert (
+        "rank-0.json: no ProfilerStep# in it; 4 events are left out: they are damaged"
+        in verdict.reason
+    )
 
 
 def test_a_rank_that_no_job_has_is_not_taken_from_a_trace(tmp_path: Path) -> None:
