@@ -1,7 +1,8 @@
 """Databases of Nsight Systems (SQLite): steps by NVTX ranges, meetings by NCCL kernels.
 
-A device is a rank. A kernel belongs to the step that launched it. Where no range marks steps, one
-begins at every call of the kernel that comes most evenly.
+A device is a rank. A kernel belongs to the step that launched it, and a step ends with the first
+kernel of the next one. Where no range marks steps, one begins at every call of the kernel that
+comes most evenly.
 
 A database can hold what never ends or has no size: views, generated columns, pages that lead back
 to themselves. So only plain tables are read, each once and whole, by a child with limits.
@@ -21,8 +22,10 @@ from typing import Any
 import numpy as np
 
 from ...core.reader_process import ReaderError, Readers
+from ...core.run_files.state import WORLD_SIZE_MAX
 from ...core.trusted_open import open_without_waiting
-from .operations import TOGETHER, Ints, Operations, count_before, number_rows
+from .operations import END, TOGETHER, Ints, Operations, count_before, number_rows
+from .torch_trace import RANK_IN_NAME, device_marks
 
 STEP = re.compile(
     r"(?:profilerstep|train[_ ]?step|step|iteration|iter)[#_ :=]*(\d{1,18})", re.IGNORECASE
@@ -44,9 +47,11 @@ def read_nsys(paths: Sequence[str]) -> Operations:
     columns: dict[str, list[Ints]] = {}
     names: dict[str, int] = {}
     notes: list[str] = []
+    marked_ns: dict[int, dict[int, tuple[int, int]]] = {}
     ranks = 0
+    said = _said_ranks(paths)
     with Readers(read_database, 1, bounded=True) as readers:
-        for path in paths:
+        for path in sorted(paths, key=lambda one: said.get(one, 0)):
             _check_kind(path)
             try:
                 found = readers.read(path)
@@ -54,17 +59,17 @@ def read_nsys(paths: Sequence[str]) -> Operations:
                 raise ValueError(f"{path}: {error}") from error
             if isinstance(found, str):
                 raise ValueError(f"{path}: {found}")
-            rows, words, of_file = found
+            rows, words, of_file, marks = found
             notes += of_file
             numbers = np.array([names.setdefault(word, len(names)) for word in words])
             rows["name"] = numbers[rows["name"]]
-            rows["rank"] = ranks + number_rows(rows.pop("device"))[0]
-            ranks = int(rows["rank"].max()) + 1
+            first = max(ranks, said[path]) if said and len(marks) == 1 else ranks
+            rows["rank"] = first + np.searchsorted(list(marks), rows.pop("device"))
+            marked_ns.update(enumerate(marks.values(), first))
+            ranks = first + len(marks)
             for key, values in rows.items():
                 columns.setdefault(key, []).append(values)
     whole = {key: np.concatenate(parts) for key, parts in columns.items()}
-    inside = whole["step"] >= 0
-    whole = {key: values[inside] for key, values in whole.items()}
     order = np.lexsort((whole["begin"], whole["rank"], whole["step"]))
     whole = {key: values[order] for key, values in whole.items()}
     words = tuple(names)
@@ -77,8 +82,16 @@ def read_nsys(paths: Sequence[str]) -> Operations:
         meeting[calls] = number_rows(*same)[0]
     return Operations(
         whole["rank"], whole["lane"], whole["step"], whole["name"], whole["begin"], whole["end"],
-        meeting, np.full(len(order), TOGETHER), words, {}, {}, notes,
+        meeting, np.full(len(order), TOGETHER), words, {}, {}, notes, marked_ns=marked_ns,
     )  # fmt: skip
+
+
+def _said_ranks(paths: Sequence[str]) -> dict[str, int]:
+    """The rank in the name of each file; empty where one has none, or that of another."""
+    found = [RANK_IN_NAME.search(Path(path).name) for path in paths]
+    said = {path: int(one[1]) for path, one in zip(paths, found, strict=True) if one}
+    is_clear = len(set(said.values())) == len(paths) and max(said.values()) < WORLD_SIZE_MAX
+    return said if is_clear else {}
 
 
 def _check_kind(path: str) -> None:
@@ -87,20 +100,50 @@ def _check_kind(path: str) -> None:
             raise ValueError(f"{path}: not a SQLite database")
 
 
-def read_database(path: str) -> tuple[dict[str, Ints], list[str], list[str]] | str:
-    """The kernels of one file as columns device, lane, name, begin, end and step (-1 outside all);
-    the names that are numbered there; and notes. Or why nothing is read."""
+_Marks = dict[int, dict[int, tuple[int, int]]]
+
+
+def read_database(path: str) -> tuple[dict[str, Ints], list[str], list[str], _Marks] | str:
+    """The kernels of one file that are in steps, and the ends of these, as columns device, lane,
+    name, begin, end and step; the names that are numbered there; notes; and when each step begins
+    and ends, by device. Or why nothing is read."""
     notes: list[str] = []
     try:
         with opened_database(path) as database:
             rows, names = _kernels(path, database, notes)
             steps = step_ranges(database)
         rows["step"] = _numbered(rows, steps, names, notes)
+        lengths = {number: end - begin for (_, number), (begin, end) in steps.items()}
+        rows, marks = _with_ends(rows, lengths, len(names))
     except sqlite3.Error as error:
         return f"not an export of Nsight Systems: {error}"
     except ValueError as error:
         return str(error)
-    return rows, names, notes
+    return rows, [*names, END], notes, marks
+
+
+def _with_ends(
+    rows: dict[str, Ints], lengths: dict[int, int], end_name: int
+) -> tuple[dict[str, Ints], _Marks]:
+    """The rows that are in steps whose end is known, with one for each end; and the marks of all
+    devices, in their order. lengths: of the steps on the host."""
+    marks: _Marks = {one: {} for one in np.unique(rows["device"]).tolist()}
+    kept = np.zeros(len(rows["step"]), np.bool_)
+    order = np.argsort(rows["device"], kind="stable")
+    order = order[rows["step"][order] >= 0]
+    if not len(order):
+        raise ValueError("no kernels in the steps that it marks")
+    for part in np.split(order, np.flatnonzero(np.diff(rows["device"][order])) + 1):
+        ran = (rows[key][part] for key in ("step", "begin", "end"))
+        found = device_marks(lengths, *ran)
+        kept[part] = np.isin(rows["step"][part], list(found))
+        marks[int(rows["device"][part[0]])] = found
+    ends = [(device, one, at) for device, of in marks.items() for one, (_, at) in of.items()]
+    devices, steps, at = np.array(ends, np.int64).reshape(-1, 3).T
+    nothing = np.zeros(len(ends), np.int64)
+    more = {"device": devices, "lane": nothing, "name": nothing + end_name, "begin": at, "end": at,
+            "step": steps}  # fmt: skip
+    return {key: np.concatenate([rows[key][kept], more[key]]) for key in more}, marks
 
 
 @contextlib.contextmanager
@@ -327,5 +370,4 @@ def _by_the_steadiest(rows: dict[str, Ints], names: list[str], notes: list[str])
     notes.append(f"no NVTX range marks steps: taken from one {name} to the next")
     count = len(part) // len(devices)
     place = _last_before(rows["device"][part], rows["begin"][part], rows["device"], rows["begin"])
-    step = place % count  # the last one may be cut off
-    return np.where((place >= 0) & (step < count - 1), step, -1)
+    return np.where(place >= 0, place % count, -1)

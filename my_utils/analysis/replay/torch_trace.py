@@ -14,7 +14,7 @@ import functools
 import operator
 import re
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -296,29 +296,47 @@ class _Trace:
     def _ends(
         self, found: dict[str, Ints], numbers: Ints, windows: Ints, on_device: bool
     ) -> dict[str, Ints]:
-        step, first, at = numbers, windows[:, 0], windows[:, 1]
+        step, at = numbers, windows[:, 1]
+        self.marked_ns = dict(self.steps)
         if on_device:
-            step = np.unique(found["step"])
-            first = np.array([found["begin"][found["step"] == one].min() for one in step])
-            at = self._device_ends(found, step, first)
-        marks = zip(step.tolist(), first.tolist(), at.tolist(), strict=True)
-        self.marked_ns = {one: (begin, end) for one, begin, end in marks}
+            lengths = {one: end - begin for one, (begin, end) in self.steps.items()}
+            ran = (found[key] for key in ("step", "begin", "end"))
+            self.marked_ns = device_marks(lengths, *ran)
+            step = np.array(list(self.marked_ns), np.int64)
+            at = np.array([end for _, end in self.marked_ns.values()], np.int64)
         nothing = np.zeros(len(step), np.int64)
         return {
             "lane": nothing, "name": nothing + self.names[END], "begin": at, "end": at,
             "group": nothing - 1, "side": nothing + TOGETHER, "peer": nothing - 1, "step": step,
         }  # fmt: skip
 
-    def _device_ends(self, found: dict[str, Ints], step: Ints, first: Ints) -> Ints:
-        """The device is idle until the first kernel of the next step. Where that was not recorded,
-        it comes as much later as the next step of the host begins later, and not before the last
-        kernel of this one ends."""
-        ends = np.array([found["end"][found["step"] == one].max() for one in step])
-        lengths = [end - begin for begin, end in (self.steps[one] for one in step.tolist())]
-        at: Ints = np.maximum(first + np.array(lengths, np.int64), ends)
-        follows = np.flatnonzero((np.diff(step) == 1) & (np.diff(first) > 0))
-        at[follows] = first[follows + 1]
-        return at
+
+def device_marks(
+    lengths: Mapping[int, int], step: Ints, begin: Ints, end: Ints
+) -> dict[int, tuple[int, int]]:
+    """When each step begins and ends on a device that did these kernels: it is idle until the first
+    one of the next step. Where that was not recorded, it comes as much later as the next step of
+    the host begins later, and not before the last kernel of this one ends; without the length of a
+    step on the host, this step is not there. lengths: of the steps on the host.
+
+    >>> step, begin, end = np.array([[3, 3, 4, 9], [0, 5, 20, 90], [4, 9, 29, 95]])
+    >>> device_marks({3: 18, 9: 17}, step, begin, end)
+    {3: (0, 20), 9: (90, 107)}
+    """
+    numbers, which = np.unique(step, return_inverse=True)
+    first = np.full(len(numbers), NUMBER_MAX)
+    last = np.full(len(numbers), -NUMBER_MAX)
+    np.minimum.at(first, which, begin)
+    np.maximum.at(last, which, end)
+    steps, firsts = numbers.tolist(), first.tolist()
+    marks = {
+        one: (firsts[at], max(firsts[at] + lengths[one], int(last[at])))
+        for at, one in enumerate(steps)
+        if one in lengths
+    }
+    for at in np.flatnonzero((np.diff(numbers) == 1) & (np.diff(first) > 0)).tolist():
+        marks[steps[at]] = (firsts[at], firsts[at + 1])
+    return marks
 
 
 def _is_rank(value: Any) -> TypeGuard[int]:

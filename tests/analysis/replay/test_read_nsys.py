@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from my_utils.analysis.replay.inputs import read_operations, verdict_of
+from my_utils.analysis.replay.operations import END, Operations
 from my_utils.analysis.replay.read_nsys import TABLES
 
 from ...conftest import ROOT
@@ -53,6 +54,27 @@ def test_a_device_that_computes_longer_is_named(tmp_path: Path, ranges: bool) ->
     assert verdict.findings[0].ranks == (1,), verdict.lines()
     assert verdict.findings[0].saves_ns_a_step == pytest.approx(10e6, rel=0.02)
     assert any("no NVTX range marks steps" in note for note in verdict.notes) is not ranges
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_step_has_the_time_in_which_its_device_is_idle(tmp_path: Path, ranges: bool) -> None:
+    """Kernels run 33 of its 40 ms."""
+    verdict = verdict_of([database(tmp_path / "run.sqlite", slow=-1, ranges=ranges)])
+    assert verdict.status == "ok", verdict.lines()
+    assert verdict.step_ns == pytest.approx(40e6, rel=0.001)
+
+
+def test_files_that_name_their_ranks_keep_them(tmp_path: Path) -> None:
+    """rank10 comes before rank2 in the alphabet."""
+    for rank in (0, 2, 10):
+        path = database(tmp_path / f"rank{rank}.sqlite", slow=1 if rank == 2 else -1, ranges=True)
+        with contextlib.closing(sqlite3.connect(path)) as file:
+            file.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE deviceId = 0")
+            file.commit()
+    operations = read_operations(str(tmp_path))
+    assert sorted(set(operations.rank.tolist())) == [0, 2, 10]
+    verdict = verdict_of([str(tmp_path)])
+    assert verdict.findings[0].ranks == (2,), verdict.lines()
 
 
 @pytest.mark.skipif(not NSYS.is_dir(), reason=f"corpus of other people's databases not in {NSYS}")
@@ -101,9 +123,15 @@ def filled(path: Path, columns: str = "", launches: int = 1) -> str:
     return str(path)
 
 
+def kernels_of(path: str) -> Operations:
+    """Without the ends of steps."""
+    found = read_operations(path)
+    return found.kept(found.name != found.names.index(END))
+
+
 def test_a_kernel_has_one_launch(tmp_path: Path) -> None:
-    once = read_operations(filled(tmp_path / "once.sqlite"))
-    twice = read_operations(filled(tmp_path / "twice.sqlite", launches=2))
+    once = kernels_of(filled(tmp_path / "once.sqlite"))
+    twice = kernels_of(filled(tmp_path / "twice.sqlite", launches=2))
     assert len(once) == len(twice) == 24
     assert (once.begin_ns == twice.begin_ns).all() and (once.step == twice.step).all()
 
@@ -123,7 +151,7 @@ def test_one_number_for_all_launches_takes_time_in_proportion(tmp_path: Path) ->
             "FROM CUPTI_ACTIVITY_KIND_KERNEL"
         )
         file.commit()
-    assert len(read_operations(path)) == 100_000
+    assert len(kernels_of(path)) == 100_000
 
 
 def test_a_kernel_belongs_to_the_last_launch_before_it(tmp_path: Path) -> None:
@@ -138,7 +166,7 @@ def test_a_kernel_belongs_to_the_last_launch_before_it(tmp_path: Path) -> None:
                     for one in range(5)]  # fmt: skip
             file.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, 1, ?)", rows)
         file.commit()
-    steps = read_operations(path).step
+    steps = kernels_of(path).step
     assert [int((steps == one).sum()) for one in range(6)] == [4, 4, 4, 4, 8, 0]
 
 
