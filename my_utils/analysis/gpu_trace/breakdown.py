@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...core.units import count_text
 from ..replay.operations import Flags, Ints
 from ..replay.spans import Spans
 from ..replay.torch_trace import left_out_text
@@ -43,6 +44,7 @@ IDLE = (IN_OPERATORS, HOST_WAITS, IN_PYTHON, LAUNCHED, UNLAUNCHED)
 COMPUTE = (*KINDS, FILLS)
 ROWS = (*COMPUTE, COMMUNICATION, COPIES, *IDLE)
 LONGEST = 5  # kernels
+DEVICES_MAX = 256
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,17 @@ def break_down(path: str) -> list[Breakdown]:
     trace = read_nsys_trace(path) if is_database(path) else read_gpu_trace(path)
     if trace.left_out and not trace.devices:
         raise ValueError(left_out_text(trace.left_out))
-    return [_breakdown(path, number, one, trace) for number, one in sorted(trace.devices.items())]
-
-
-def _breakdown(path: str, number: int, events: DeviceEvents, trace: Trace) -> Breakdown:
+    if len(trace.devices) > DEVICES_MAX:
+        raise ValueError(f"{count_text(len(trace.devices), 'device')}: no host has so many")
     kinds = np.array([KINDS.index(kind_of(name)) for name in trace.names], np.int64)
+    devices = sorted(trace.devices.items())
+    return [_breakdown(path, number, one, kinds, trace) for number, one in devices]
+
+
+def _breakdown(
+    path: str, number: int, events: DeviceEvents, kinds: Ints, trace: Trace
+) -> Breakdown:
+    """kinds: of the names of the trace."""
     kernels, collectives, copies = (events.what == one for one in (KERNEL, COLLECTIVE, COPY))
     chosen = [kernels & (kinds[events.name] == at) for at in range(len(KINDS))]
     chosen += [events.what == FILL, collectives, copies]
@@ -143,11 +151,12 @@ def _idle(events: DeviceEvents, host: HostEvents) -> dict[str, int]:
     found[UNLAUNCHED] = int((end - begin)[~known].sum())
     called = np.clip(launch, begin, end)[known]
     found[LAUNCHED] = int((end[known] - called).sum())
-    for one in np.unique(thread[known]).tolist():
-        here = thread[known] == one
+    order = np.argsort(thread[known], kind="stable")
+    cuts = np.flatnonzero(np.diff(thread[known][order])) + 1
+    for here in np.split(order, cuts) if len(order) else ():
         first, last = begin[known][here], called[here]
-        own = host.thread == one
-        waits = _covered_ns(host, own & (host.waits == 1), first, last)
+        own = host.of_thread(int(thread[known][here[0]]))
+        waits = _covered_ns(host, own[host.waits[own] == 1], first, last)
         either = _covered_ns(host, own, first, last)
         found[HOST_WAITS] += waits
         found[IN_OPERATORS] += either - waits
@@ -155,7 +164,7 @@ def _idle(events: DeviceEvents, host: HostEvents) -> dict[str, int]:
     return found
 
 
-def _covered_ns(host: HostEvents, rows: Flags, first: Ints, last: Ints) -> int:
+def _covered_ns(host: HostEvents, rows: Ints, first: Ints, last: Ints) -> int:
     """How much of these spans, which do not overlap, the union of these slices of the host has."""
     return int(Spans.union(host.begin[rows], host.end[rows]).within(first, last).sum())
 

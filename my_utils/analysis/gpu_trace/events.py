@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from array import array
 from collections.abc import Iterator
@@ -55,6 +56,19 @@ class HostEvents:
     end: Ints
     thread: Ints
     waits: Ints
+
+    def of_thread(self, thread: int) -> Ints:
+        """The rows of one, in time that does not grow with those of the others."""
+        first, last = np.searchsorted(self._threads, [thread, thread + 1])
+        return self._by_thread[first:last]
+
+    @functools.cached_property
+    def _by_thread(self) -> Ints:
+        return np.argsort(self.thread, kind="stable")
+
+    @functools.cached_property
+    def _threads(self) -> Ints:
+        return self.thread[self._by_thread]
 
 
 @dataclass
@@ -155,10 +169,10 @@ class _Reader:
         called = np.array(
             [self._operator_of.get(one, UNKNOWN) for one in external.tolist()], np.int64
         )
-        for number in np.unique(device).tolist():
-            rows = np.flatnonzero(device == number)
-            rows = rows[np.argsort(begin[rows], kind="stable")]
-            yield number, DeviceEvents(
+        order = np.lexsort((begin, device))
+        cuts = np.flatnonzero(np.diff(device[order])) + 1
+        for rows in np.split(order, cuts) if len(order) else ():
+            yield int(device[rows[0]]), DeviceEvents(
                 begin[rows], end[rows], name[rows], what[rows], launch[rows], thread[rows],
                 called[rows],
             )  # fmt: skip

@@ -85,9 +85,10 @@ class _Reader:
         )
         launched = np.vstack([calls, np.full((1, 4), UNKNOWN)])[place]
         devices = {}
-        for number in np.unique(device).tolist():
-            rows = np.flatnonzero(device == number)
-            devices[number] = DeviceEvents(
+        order = np.argsort(device, kind="stable")
+        cuts = np.flatnonzero(np.diff(device[order])) + 1
+        for rows in np.split(order, cuts) if len(order) else ():
+            devices[int(device[rows[0]])] = DeviceEvents(
                 begin[rows], end[rows], name[rows], what[rows], launched[rows, 1],
                 launched[rows, 3], np.full(len(rows), UNKNOWN),
             )  # fmt: skip

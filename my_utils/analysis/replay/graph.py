@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .levels import Order, find_order
+from ...core.units import count_text
+from .levels import CannotReplay, Order, find_order
 from .operations import (
     RECEIVE,
     SEND,
@@ -29,6 +30,8 @@ from .operations import (
 
 TOLERANCE_NS = 500_000  # of time stamps; less where steps are short
 TOLERANCE_SHARE = 2e-3  # of a step
+LANES_MAX = 512  # each is compared with each
+LANES_TIMES_NODES_MAX = 1 << 27  # each is four bytes, twice
 SOMETIMES = 0.25  # so often at least a node begins after the stamped end of what it waits for
 BLOCKS_SHARE = 0.9  # of the sends whose receiver came later: so many must have stayed until then
 
@@ -323,6 +326,12 @@ def _ways(rows: _Rows) -> tuple[Ints, Ints, Ints]:
     by_group = np.argsort(same_shape, kind="stable")
     group_firsts = np.searchsorted(same_shape[by_group], np.arange(groups))
     lanes = np.unique(rows.lane)
+    if len(lanes) > LANES_MAX or len(lanes) * len(at) > LANES_TIMES_NODES_MAX:
+        those = f"{count_text(len(at), 'operation')} are in {count_text(len(lanes), 'lane')}"
+        raise CannotReplay(
+            f"{those}: a lane is a thread or a stream, with the same name on all ranks and in all "
+            "steps"
+        )
     known = np.zeros((len(lanes), len(at)), np.int32)
     target = np.full((len(lanes), len(at)), -1, np.int32)
     for index, lane in enumerate(lanes):

@@ -330,3 +330,14 @@ def test_what_holds_no_slices(broken: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(broken)
     assert break_down(str(path)) == []
+
+
+def test_more_devices_than_a_host_has_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.json"
+    events = [device_event("gemm", 10 * at, 10 * at + 6, device=at) for at in range(257)]
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert main([str(path), "--ledger", "--json"]) == 4
+    notes = loads_checked("why", capsys.readouterr().out)["notes"]
+    assert notes == [f"{path}: 257 devices: no host has so many"]

@@ -243,3 +243,17 @@ def test_both_readers_of_csv_say_the_same(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert read() == with_arrow
     assert not isinstance(with_arrow, str) or damage == "no number"
+
+
+def test_a_lane_for_each_operation_is_refused(tmp_path: Path) -> None:
+    """Each is compared with each: 38,000 of them took two arrays of 5 GiB."""
+    rows = [
+        [str(step), str(rank), f"{step}-{rank}-{at}", "add", str(begin), str(begin + 900)]
+        for step in range(3)
+        for rank in range(2)
+        for at in range(100)
+        for begin in [step * 10**6 + at * 1000]
+    ]
+    verdict = verdict_of([write(tmp_path / "run.csv", HEADER[:6], rows)])
+    assert verdict.status == "not judged"
+    assert str(verdict.reason).startswith("600 operations are in 600 lanes: ")
