@@ -13,7 +13,16 @@ import re
 import numpy as np
 
 from ...core.run_files.state import WORLD_SIZE_MAX
-from .operations import RECEIVE, SEND, TOGETHER, Ints, Operations, are_in_order, in_half
+from .operations import (
+    RECEIVE,
+    SEND,
+    TOGETHER,
+    Ints,
+    Operations,
+    are_in_order,
+    in_half,
+    number_rows,
+)
 from .table_files import (
     WHOLE_MAX,
     BadTable,
@@ -40,6 +49,7 @@ UNITS = {"": 1, "_ns": 1, "_us": 1_000, "_ms": 1_000_000, "_s": 1_000_000_000}
 
 MEGATRON = {"rank", "step", "optype", "start_ts", "duration", "stage", "dp_rank"}
 
+DAY_NS = 86_400 * 10**9
 TIME_MAX_S = 4e9  # so that nanoseconds have 64 bits
 
 # Who meets in a collective of Megatron: the ranks of a stage, or those of one pipeline.
@@ -66,13 +76,35 @@ def read_table(path: str) -> Operations:
     """
     names = read_header(path)
     if set(names) >= MEGATRON:
-        return _megatron_operations(read_columns(path, MEGATRON))
+        return _without_damaged(_megatron_operations(read_columns(path, MEGATRON)))
     missing = _missing(names)
     if missing:
         raise BadTable(f"{path}: no table of operations: no column {', '.join(missing)}")
     known = _known(names)
     columns = read_columns(path, set(known.values()))
-    return _plain({one: columns[name] for one, name in known.items()}, known)
+    return _without_damaged(_plain({one: columns[name] for one, name in known.items()}, known))
+
+
+def _without_damaged(operations: Operations) -> Operations:
+    """Without the rows that end before they begin, and those a day away from the middle of their
+    step: a time that was never set is 0."""
+    begin, end = operations.begin_ns, operations.end_ns
+    kept = begin <= end
+    if len(begin) and max(np.ptp(begin), np.ptp(end)) >= DAY_NS:
+        number, count = number_rows(operations.step)
+        order = np.lexsort((begin, number))
+        firsts = np.searchsorted(number[order], np.arange(count + 1))
+        middle = begin[order][(firsts[:-1] + firsts[1:]) // 2][number]
+        kept &= (np.abs(begin - middle) < DAY_NS) & (np.abs(end - middle) < DAY_NS)
+    if kept.all():
+        return operations
+    damaged = f"{int((~kept).sum()):,}"
+    found = operations.kept(kept)
+    found.notes = [
+        f"rows that end before they begin, or are a day away from their step, left out: {damaged}",
+        *operations.notes,
+    ]
+    return found
 
 
 def _known(names: tuple[str, ...]) -> dict[str, str]:
@@ -161,7 +193,7 @@ def _plain(columns: dict[str, Column], known: dict[str, str]) -> Operations:
 
 
 def _number(word: str, place: int) -> int:
-    return int(word) if word.isdigit() else place
+    return int(word) if word.isdecimal() else place
 
 
 def _sides(names: tuple[str, ...]) -> Ints:

@@ -17,6 +17,7 @@ from ...core.trusted_open import open_filled
 from .operations import Floats, Ints, count_before, in_half, number_rows
 
 SUFFIXES = (".csv", ".parquet")
+ENCODING = "utf-8-sig"  # a spreadsheet begins with a mark
 ROWS_AT_ONCE = 65536
 ROWS_FREE = 1 << 20  # of a table of any size
 ROWS_A_BYTE = 2  # and for each byte: begins and ends that differ take four at least
@@ -71,7 +72,7 @@ def read_header(path: str) -> tuple[str, ...]:
                 return tuple(parquet.read_schema(file).names)
             except Exception as error:  # pyarrow has many, and says in each what is wrong
                 raise BadTable(f"{path}: {error}") from error
-    with open(path, encoding="utf-8", errors="replace", opener=open_filled) as text:
+    with open(path, encoding=ENCODING, errors="replace", opener=open_filled) as text:
         line = text.readline(1 << 16)
     return tuple(name.strip() for name in next(csv.reader([line]), []))
 
@@ -223,7 +224,7 @@ def _reads_as_number(word: str) -> bool:
 
 
 def _any_csv_columns(path: str, wanted: set[str]) -> dict[str, Column]:
-    with open(path, encoding="utf-8", errors="replace", newline="", opener=open_filled) as file:
+    with open(path, encoding=ENCODING, errors="replace", newline="", opener=open_filled) as file:
         rows = csv.reader(file)
         header = [name.strip() for name in next(rows, [])]
         places = {name: header.index(name) for name in sorted(wanted)}

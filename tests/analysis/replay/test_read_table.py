@@ -257,3 +257,44 @@ def test_a_lane_for_each_operation_is_refused(tmp_path: Path) -> None:
     verdict = verdict_of([write(tmp_path / "run.csv", HEADER[:6], rows)])
     assert verdict.status == "not judged"
     assert str(verdict.reason).startswith("600 operations are in 600 lanes: ")
+
+
+def test_a_table_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    """It begins with a mark of the encoding, as pandas writes with utf-8-sig."""
+    rows = rows_of(case_of("ddp", "slow rank", 0.3, 4, 12, seed=1).program)
+    path = write(tmp_path / "run.csv", HEADER, rows)
+    wanted = verdict_of([path])
+    Path(path).write_bytes(b"\xef\xbb\xbf" + Path(path).read_bytes())
+    verdict = verdict_of([path])
+    assert verdict.status == "found"
+    assert verdict.as_data() == wanted.as_data()
+
+
+@pytest.mark.parametrize(("begin", "end"), [("0", None), (None, "0"), (None, str(1 << 61))])
+@pytest.mark.parametrize("kind", ["plain", "megatron"])
+def test_a_row_whose_time_was_never_set_is_left_out_and_told(
+    tmp_path: Path, kind: str, begin: str | None, end: str | None
+) -> None:
+    rows = rows_of(case_of("ddp", "slow rank", 0.3, 4, 12, seed=1).program)
+    for row in rows:
+        row[4:6] = (str(int(time) + 1_700_000_000 * 10**9) for time in row[4:6])
+    header = HEADER
+    rows[7][4:6] = begin or rows[7][4], end or rows[7][5]
+    if kind == "megatron":
+        header = ["step", "rank", "optype", "start_ts", "duration", "stage", "dp_rank"]
+        seconds = [(int(row[4]) / 1e9, (int(row[5]) - int(row[4])) / 1e9) for row in rows]
+        rows = [
+            [*row[:2], row[3], str(first), str(length), "0", row[1]]
+            for row, (first, length) in zip(rows, seconds, strict=True)
+        ]
+    operations = read_operations(write(tmp_path / "run.csv", header, rows))
+    assert len(operations) == len(rows) - 1
+    said = "rows that end before they begin, or are a day away from their step, left out: 1"
+    assert operations.notes[0] == said
+    assert int(operations.end_ns.max() - operations.begin_ns.min()) < 10**12
+
+
+def test_a_stage_may_be_any_word(tmp_path: Path) -> None:
+    rows = rows_of(case_of("pp", "slow stage", 0.3, 4, 12, seed=1).program)
+    path = write(tmp_path / "run.csv", HEADER, [[*row[:8], "²", row[9]] for row in rows])
+    assert set(read_operations(path).stages) == {0, 1, 2, 3}
