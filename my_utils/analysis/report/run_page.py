@@ -174,6 +174,7 @@ def run_of_operations(operations: Operations) -> RunData:
     shape = (len(ranks), len(steps), len(names))
     begins, ends = _spans(shape, (row, column, layer), begin, end)
     step_begins, step_ends = _spans(shape[:2], (row, column), begin, end)
+    _begin_at_marks(step_begins, operations.marked_ns, ranks, steps, first_ns)
     begins[..., -1] = ends[..., -1] = step_ends  # of the waits, which have no operations
     totals = np.zeros(shape)
     np.add.at(totals, (row, column, layer), end - begin - waiting)
@@ -184,6 +185,22 @@ def run_of_operations(operations: Operations) -> RunData:
         totals=totals, step_begins=step_begins, step_ns=step_ends - step_begins,
         sync_points=[SyncPoint(WAITS)] if waiting.any() else [], problems=operations.notes,
     )  # fmt: skip
+
+
+def _begin_at_marks(
+    step_begins: Matrix,
+    marked_ns: dict[int, dict[int, tuple[int, int]]],
+    ranks: Ints,
+    steps: Ints,
+    first_ns: int,
+) -> None:
+    """A step begins where the source marks it, which may be long before its first operation."""
+    for row, rank in enumerate(ranks.tolist()):
+        marks = marked_ns.get(rank, {})
+        for column, step in enumerate(steps.tolist()):
+            if step in marks:
+                mark_ns = float(marks[step][0] - first_ns)
+                step_begins[row, column] = min(step_begins[row, column], mark_ns)
 
 
 def _waits(graph: Graph) -> Floats:

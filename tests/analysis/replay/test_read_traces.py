@@ -493,6 +493,20 @@ def verdict_of_gloo(folder: Path, **plants: Any) -> ReplayVerdict:
     return verdict
 
 
+def test_a_page_has_the_time_before_the_first_operation_of_a_step(tmp_path: Path) -> None:
+    """Rank 1 pauses at the begin of each step, outside all operations."""
+    for rank in range(2):
+        events = gloo_trace(rank, 8, 0.0, 30.0)
+        for event in events:
+            if rank == 1 and event["name"] == "aten::linear":
+                event["ts"], event["dur"] = event["ts"] + 29_000, 1000
+        write_trace(tmp_path, rank, events, 2)
+    verdict = verdict_of([str(tmp_path)])
+    assert verdict.findings[0].ranks == (1,)
+    run = run_of_operations(read_traces([str(path) for path in sorted(tmp_path.iterdir())]))
+    assert run.step_ns == pytest.approx(np.full((2, 8), verdict.step_ns), rel=0.001)
+
+
 @pytest.mark.parametrize("steps", [3, 4, 20])
 def test_a_pause_at_the_end_of_a_step_counts_once(tmp_path: Path, steps: int) -> None:
     """The rank begins the next step late, too."""
