@@ -17,6 +17,7 @@ from ..replay.inputs import chosen_operations, holds_operations
 from ..replay.judge import judge_operations, whole_graph
 from ..replay.levels import CannotReplay
 from ..replay.operations import Floats, Ints, Operations
+from ..replay.spans import Spans
 from ..verdict.device import by_the_device
 from ..verdict.load import NothingToJudge
 from ..verdict.rank_files import RankStages, find_rank_files, last_run, read_rank
@@ -178,13 +179,26 @@ def run_of_operations(operations: Operations) -> RunData:
     begins[..., -1] = ends[..., -1] = step_ends  # of the waits, which have no operations
     totals = np.zeros(shape)
     np.add.at(totals, (row, column, layer), end - begin - waiting)
-    np.add.at(totals[..., -1], (row, column), waiting)
+    since = begin - step_begins[row, column]
+    totals[..., -1] = _waited(row * len(steps) + column, since, waiting, shape[:2])
     return RunData(
         ranks=ranks.astype(np.int64), hosts=[operations.hosts.get(int(one), "") for one in ranks],
         world_size=len(ranks), steps=steps.astype(np.int64), stages=names, begins=begins, ends=ends,
         totals=totals, step_begins=step_begins, step_ns=step_ends - step_begins,
         sync_points=[SyncPoint(WAITS)] if waiting.any() else [], problems=operations.notes,
     )  # fmt: skip
+
+
+def _waited(cell: Ints, since: Floats, waiting: Floats, shape: tuple[int, ...]) -> Matrix:
+    """How long each rank waits in each step. Collectives of several lanes are waited for at once:
+    that time counts once. since: of each operation, from the begin of its step."""
+    rows = np.flatnonzero(waiting > 0)
+    width = 2.0 ** np.ceil(np.log2(float(np.max((since + waiting)[rows], initial=0.0)) + 2.0))
+    begins = cell[rows] * width + since[rows]
+    spans = Spans.union(begins, begins + waiting[rows])
+    found = np.zeros(shape)
+    np.add.at(found.ravel(), (spans.begins // width).astype(np.int64), spans.ends - spans.begins)
+    return found
 
 
 def _begin_at_marks(

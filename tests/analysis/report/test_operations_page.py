@@ -78,6 +78,26 @@ def test_work_and_waits_are_the_time_of_all_operations(layout: str) -> None:
     assert (run.step_ns > 0).all()
 
 
+def test_what_is_waited_for_at_once_counts_once() -> None:
+    """Rank 0 calls for two buckets, each in a separate lane, 38 and 40 ns before rank 1 does."""
+    rows = [  # rank, lane, name, begin, end, meeting
+        (0, 0, 0, 0, 10, -1), (0, 1, 1, 10, 51, 0), (0, 2, 1, 12, 53, 1), (0, 0, 0, 53, 60, -1),
+        (1, 0, 0, 0, 50, -1), (1, 1, 1, 50, 51, 0), (1, 2, 1, 50, 53, 1), (1, 0, 0, 53, 60, -1),
+    ]  # fmt: skip
+    steps = 4
+    rank, lane, name, begin, end, meeting = np.array(rows * steps, np.int64).T
+    step = np.repeat(np.arange(steps), len(rows))
+    meeting = np.where(meeting >= 0, meeting + 2 * step, -1)
+    shift = 100 * step
+    operations = Operations(
+        rank, lane, step, name, begin + shift, end + shift, meeting, 0 * rank, ("work", "reduce")
+    )
+    run = run_of_operations(operations)
+    waits = run.totals[..., run.stages.index(WAITS)]
+    assert waits == pytest.approx(np.repeat([[40.0], [0.0]], steps, axis=1), abs=1e-6)
+    assert (run.step_ns >= run.totals.sum(2) - 2.0).all(), run.totals
+
+
 def test_many_names_become_one() -> None:
     names = tuple(f"kernel {number}" for number in range(40))
     number = np.arange(40)
