@@ -12,9 +12,16 @@ NAMES_KEPT = 4096
 # In this order: a kernel is of the first kind that its name shows.
 _KINDS: tuple[tuple[str, str], ...] = (
     ("attention", r"flash|fmha|attention|attn|sdpa"),
-    ("convolution", r"conv|winograd|implicit_gemm|miopen|fprop|dgrad|wgrad|[sh]cudnn"),
-    ("matmul", r"gemm|gemv|matmul|cijk_|xmma|cutlass|nvjet|_mm_|triton_tem|splitk|cublas"),
-    ("normalization", r"norm|welford|\bbn_(fw|bw)"),
+    (
+        "convolution",
+        r"conv(?!ert)|winograd|implicit_gemm|igemm_(fwd|bwd|wrw)|bwd_weight|miopen|fprop|dgrad|"
+        r"wgrad|[sh]cudnn",
+    ),
+    ("matmul", r"(?<!fb)gemm|gemv|matmul|cijk_|xmma|cutlass|nvjet|_mm_|triton_tem|splitk|cublas"),
+    (
+        "normalization",
+        r"(?<!lp)norm(?!al_|(zero|one|two)?ops)|welford|gammabeta|rowwisemoments|\bbn_(fw|bw)",
+    ),
     ("optimizer", r"multi_tensor|fused_?(adam|sgd|lamb)|adam"),
     ("softmax and loss", r"softmax|nll_loss|cross_entropy"),
     ("indexing", r"index|embedding|gather|scatter|sort|topk|\bcat|catarray"),

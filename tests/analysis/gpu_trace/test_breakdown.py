@@ -341,3 +341,26 @@ def test_more_devices_than_a_host_has_are_refused(
     assert main([str(path), "--ledger", "--json"]) == 4
     notes = loads_checked("why", capsys.readouterr().out)["notes"]
     assert notes == [f"{path}: 257 devices: no host has so many"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("void split_embedding_codegen_forward_kernel<float>(fbgemm_gpu::Tensor)", "indexing"),
+        ("void fbgemm_gpu::_compute_FP8_quantize_cuda_kernel<float>(int)", "other kernels"),
+        ("fbgemm_gpu::f8f8bf16<cutlass::gemm::GemmUniversal>", "matmul"),
+        ("igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32", "convolution"),
+        ("_ZN2ck16tensor_operation6device37kernel_batched_gemm_xdlops_bwd_weightI", "convolution"),
+        ("void convertTensor_kernel<float, half>(int)", "other kernels"),
+        ("void distribution_elementwise_grid_stride_kernel<float, 4, at::native::templates::cuda::"
+         "normal_and_transform<float, float>>(int)", "elementwise"),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, "
+         "at::native::NormTwoOps<float, float, float>>>(int)", "reduction"),
+        ("void multi_tensor_apply_kernel<List<1>, LpNormFunctor<float>>", "optimizer"),
+        ("void GammaBetaBackwardCUDAKernel_32x32<float, float>(long)", "normalization"),
+        ("void rms_norm_kernel<float>(int)", "normalization"),
+        ("void normalize_kernel<float>(int)", "normalization"),
+    ],
+)  # fmt: skip
+def test_a_word_in_the_name_of_another_kernel_is_not_its_kind(kernel: str, kind: str) -> None:
+    assert kind_of(kernel) == kind
