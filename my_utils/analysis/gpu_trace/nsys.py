@@ -43,6 +43,7 @@ from .events import (
 
 MEMCPY, MEMSET = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 RANGES = "NVTX_EVENTS"
+FULL_NAME = "demangledName"  # the short one of all kernels of CUTLASS is "Kernel2"
 MAGIC, SUFFIX = b"SQLite format 3", ".sqlite"
 # Of `copyKind`, as CUPTI numbers them.
 _COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
@@ -97,7 +98,8 @@ class _Reader:
 
     def _device_rows(self) -> Iterator[Ints]:
         """Device, begin, end, correlation, process, name and what it is."""
-        rows = self._read_rows(KERNELS, "shortName")
+        is_whole = FULL_NAME in list_columns(self._database, KERNELS)
+        rows = self._read_rows(KERNELS, FULL_NAME if is_whole else "shortName")
         name, texts = number_names(self._database, rows[:, 5])
         numbers = np.array([self._number(text) for text in texts], np.int64)
         is_call = [COLLECTIVE if IS_COLLECTIVE.search(text) else KERNEL for text in texts]

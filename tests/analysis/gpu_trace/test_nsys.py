@@ -199,3 +199,20 @@ def test_against_the_database(name: str) -> None:
             rows = (*COMPUTE, COMMUNICATION, COPIES)
             assert FILLS in rows and sum(one.rows[row] for row in rows) == busy
             assert sum(one.rows[row] for row in ROWS) == one.span_ns
+
+
+def test_a_kernel_is_of_the_kind_of_its_whole_name(tmp_path: Path) -> None:
+    """The short one is that of a template: Kernel2 for all of CUTLASS."""
+    events = [device_event("Kernel2", 0, 60), device_event("reduce_kernel", 60, 100)]
+    path = database_of(tmp_path / "run.sqlite", events)
+    product = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3>(T1)"
+    loss = "void reduce_kernel<512, 1, nll_loss_forward>(T3)"
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN demangledName")
+        file.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 100 + shortName")
+        rows = ((100, product), (101, loss))
+        file.executemany("INSERT INTO StringIds VALUES (?, ?)", rows)
+        file.commit()
+    (one,) = break_down(path)
+    assert (one.rows["matmul"], one.rows["softmax and loss"]) == (60, 40)
+    assert [kernel.name for kernel in one.longest] == [product, loss]
