@@ -15,10 +15,12 @@ import numpy as np
 from ...core.trusted_open import open_without_waiting
 from ..replay.operations import Ints
 from ..replay.read_nsys import (
+    COPIES,
     KERNELS,
     LAUNCHES,
+    MEMCPY,
+    MEMSET,
     PROCESS,
-    TABLES,
     WHOLE,
     as_number,
     launch_places,
@@ -41,12 +43,9 @@ from .events import (
     synchronizes,
 )
 
-MEMCPY, MEMSET = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 RANGES = "NVTX_EVENTS"
 FULL_NAME = "demangledName"  # the short one of all kernels of CUTLASS is "Kernel2"
 MAGIC, SUFFIX = b"SQLite format 3", ".sqlite"
-# Of `copyKind`, as CUPTI numbers them.
-_COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
 # aten::mm, c10d::allreduce_; modules such as FSDP's also have ranges, with other code in them.
 _OPERATOR = re.compile(r"[a-z][a-z0-9_]*::[\w:.]+(, .*)?", re.DOTALL)
 
@@ -64,7 +63,7 @@ def read_nsys_trace(path: str) -> Trace:
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError("not a SQLite database")
     try:
-        with opened_database(path, (*TABLES, MEMCPY, MEMSET)) as database:
+        with opened_database(path) as database:
             return _Reader(database).trace()
     except sqlite3.Error as error:
         raise ValueError(f"not an export of Nsight Systems: {error}") from error
@@ -105,7 +104,7 @@ class _Reader:
         is_call = [COLLECTIVE if IS_COLLECTIVE.search(text) else KERNEL for text in texts]
         what = np.array(is_call, np.int64)
         yield np.column_stack([rows[:, :5], numbers[name], what[name]])
-        yield self._of_copies(MEMCPY, "copyKind", COPY, lambda kind: _COPIES.get(kind, "Memcpy"))
+        yield self._of_copies(MEMCPY, "copyKind", COPY, lambda kind: COPIES.get(kind, "Memcpy"))
         yield self._of_copies(MEMSET, "", FILL, lambda _: "Memset")
 
     def _of_copies(self, table: str, column: str, what: int, name: _Name) -> Ints:

@@ -33,7 +33,12 @@ STEP = re.compile(
 NCCL = re.compile(r"nccl|rccl", re.IGNORECASE)
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 LAUNCHES = "CUPTI_ACTIVITY_KIND_RUNTIME"
-TABLES = (KERNELS, LAUNCHES, "StringIds", "NVTX_EVENTS", "TARGET_INFO_SESSION_START_TIME")
+MEMCPY, MEMSET = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
+# Of `copyKind`, as CUPTI numbers them.
+COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
+TABLES = (
+    KERNELS, LAUNCHES, MEMCPY, MEMSET, "StringIds", "NVTX_EVENTS", "TARGET_INFO_SESSION_START_TIME",
+)  # fmt: skip
 STEPS_MIN = 3
 NEEDED = ("deviceId", "streamId", "start", "end")
 NUMBER_MAX = 1 << 62
@@ -180,32 +185,53 @@ def list_columns(database: sqlite3.Connection, table: str) -> set[str]:
 def _kernels(
     path: str, database: sqlite3.Connection, notes: list[str]
 ) -> tuple[dict[str, Ints], list[str]]:
-    """All kernels in the order of their begins, and their names; device and process are those of
-    the database."""
-    of_kernels = list_columns(database, KERNELS)
-    process = as_number("globalPid") if "globalPid" in of_kernels else "0"
-    correlation = as_number("correlationId") if "correlationId" in of_kernels else "-1"
+    """All kernels, then copies and fills, each in the order of their begins, and their names;
+    device and process are those of the database."""
+    rows = _device_rows(path, database, KERNELS, "shortName", notes)
+    if not len(rows):
+        raise ValueError("no kernels in it")
+    name, names = number_names(database, rows[:, 2])
+    parts, numbers = [rows], [name]
+    for table, word, kinds in ((MEMCPY, "copyKind", COPIES), (MEMSET, "", {-1: "Memset"})):
+        more = _device_rows(path, database, table, word, notes)
+        found, which = np.unique(more[:, 2], return_inverse=True)
+        texts = [kinds.get(kind, "Memcpy") for kind in found.tolist()]
+        parts.append(more)
+        numbers.append(np.arange(len(names), len(names) + len(texts))[which])
+        names += texts
+    rows = np.concatenate(parts)
+    device, lane, _, begin, end, correlation, process = rows[:, :7].T
+    launch = _launches(database, correlation, process if process.any() else None, begin)
+    start = _session_start(database)
+    columns = {"device": device, "lane": lane, "name": np.concatenate(numbers),
+               "begin": begin + start, "end": end + start, "launch": launch + start,
+               "process": process}  # fmt: skip
+    return columns, names
+
+
+def _device_rows(
+    path: str, database: sqlite3.Connection, table: str, word: str, notes: list[str]
+) -> Ints:
+    """Device, stream, word, begin, end, correlation (-1 for none) and process (0 for none)."""
+    there = list_columns(database, table)
+    if table != KERNELS and not set(NEEDED) <= there:
+        return np.zeros((0, 8), np.int64)
+    text = as_number(word) if word in there or table == KERNELS else "-1"
+    process = as_number("globalPid") if "globalPid" in there else "0"
+    correlation = as_number("correlationId") if "correlationId" in there else "-1"
     is_whole = " AND ".join(map(WHOLE.format, NEEDED))
     rows = whole_rows(
         database,
-        f"SELECT deviceId, streamId, {as_number('shortName')}, start, end, {correlation}, "
-        f"{process}, {is_whole} FROM {KERNELS}",
+        f"SELECT deviceId, streamId, {text}, start, end, {correlation}, {process}, "
+        f"{is_whole} AND end >= start FROM {table}",
         8,
     )
     kept = rows[:, 7] > 0
     if not kept.all():
-        notes.append(f"{path}: {int((~kept).sum())} kernels without whole numbers, left out")
+        what = "kernels" if table == KERNELS else "copies"
+        notes.append(f"{path}: {int((~kept).sum())} {what} without whole numbers, left out")
     rows = rows[kept]
-    if not len(rows):
-        raise ValueError("no kernels in it")
-    rows = rows[np.argsort(rows[:, 3], kind="stable")]
-    device, lane, word, begin, end, correlation_id, of_process = rows[:, :7].T
-    launch = _launches(database, correlation_id, of_process if process != "0" else None, begin)
-    name, names = number_names(database, word)
-    start = _session_start(database)
-    columns = {"device": device, "lane": lane, "name": name, "begin": begin + start,
-               "end": end + start, "launch": launch + start, "process": of_process}  # fmt: skip
-    return columns, names
+    return rows[np.argsort(rows[:, 3], kind="stable")]
 
 
 def as_number(column: str) -> str:
@@ -349,13 +375,15 @@ def _spans(ranges: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _by_the_steadiest(rows: dict[str, Ints], names: list[str], notes: list[str]) -> Ints:
-    """Of the kernels that come as often on all devices, with the least scatter between two."""
+    """Of the kernels that come as often on all devices, with the least scatter between two. What is
+    copied comes as evenly, and several times a step."""
+    is_copy = np.isin(names, [*COPIES.values(), "Memcpy", "Memset"])
     devices = np.unique(rows["device"])
     order = np.lexsort((rows["begin"], rows["device"], rows["name"]))
     best: tuple[float, Ints] | None = None
     for part in np.split(order, np.flatnonzero(np.diff(rows["name"][order])) + 1):
         count, more = divmod(len(part), len(devices))
-        if count <= STEPS_MIN or more:
+        if count <= STEPS_MIN or more or is_copy[rows["name"][part[0]]]:
             continue
         if (rows["device"][part].reshape(-1, count) != devices[:, None]).any():
             continue

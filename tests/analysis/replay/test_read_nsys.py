@@ -10,7 +10,8 @@ import pytest
 
 from my_utils.analysis.replay.inputs import read_operations, verdict_of
 from my_utils.analysis.replay.operations import END, Operations
-from my_utils.analysis.replay.read_nsys import TABLES
+from my_utils.analysis.replay.read_nsys import MEMCPY, TABLES
+from my_utils.analysis.replay.result import ReplayVerdict
 
 from ...conftest import ROOT
 
@@ -62,6 +63,28 @@ def test_a_step_has_the_time_in_which_its_device_is_idle(tmp_path: Path, ranges:
     verdict = verdict_of([database(tmp_path / "run.sqlite", slow=-1, ranges=ranges)])
     assert verdict.status == "ok", verdict.lines()
     assert verdict.step_ns == pytest.approx(40e6, rel=0.001)
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_copies_are_operations(tmp_path: Path, ranges: bool) -> None:
+    """As they are in traces. They fill the 5 ms before the kernels of each step, two a step."""
+    path = database(tmp_path / "run.sqlite", slow=-1, ranges=ranges)
+    rows = [
+        (begin + part * 2_500_000 + 100, begin + (part + 1) * 2_500_000, device, 7, kind)
+        for device in range(2)
+        for begin in range(0, 240_000_000, 40_000_000)
+        for part, kind in enumerate((1, 2))
+    ]
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute(f"CREATE TABLE {MEMCPY} (start, end, deviceId, streamId, copyKind)")
+        file.executemany(f"INSERT INTO {MEMCPY} VALUES (?, ?, ?, ?, ?)", rows)
+        file.commit()
+    operations = read_operations(path)
+    assert {"Memcpy HtoD", "Memcpy DtoH"} <= set(operations.names)
+    verdict = verdict_of([path])
+    assert verdict.step_ns == pytest.approx(40e6, rel=0.001)
+    assert isinstance(verdict, ReplayVerdict) and verdict.slowdown is not None
+    assert verdict.slowdown.busy_ns == pytest.approx(38e6, rel=0.01)
 
 
 def test_files_that_name_their_ranks_keep_them(tmp_path: Path) -> None:
