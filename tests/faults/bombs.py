@@ -453,7 +453,13 @@ READERS: dict[str, Reader] = {
     **of_run("rank_0.heartbeat.json", JSON),
     "why trace": Reader("rank-0.json", JSON, ["why", "{}/rank-0.json"]),
     "why packed trace": Reader("rank-0.json.gz", GZIP, ["why", "{}/rank-0.json.gz"]),
-    "why database": Reader("run.sqlite", NSYS, ["why", "{}/run.sqlite"]),
+    "why database": Reader(
+        "run.sqlite",
+        NSYS,
+        ["why", "{}/run.sqlite"],
+        # whole runs, of which nothing stands out
+        may_be_silent=("one number for all calls", "steps in steps", "a terabyte after the tables"),
+    ),
     "why table": Reader("operations.csv", TABLE, ["why", "{}/operations.csv"], takes_pipes=True),
     "why Parquet": Reader("operations.parquet", PARQUET, ["why", "{}/operations.parquet"]),
     "report --torch-trace": Reader(

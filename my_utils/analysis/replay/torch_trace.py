@@ -11,6 +11,7 @@ awaited then are operations, too, and a note has the rest.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import re
 from array import array
@@ -316,8 +317,9 @@ def device_marks(
 ) -> dict[int, tuple[int, int]]:
     """When each step begins and ends on a device that did these kernels: it is idle until the first
     one of the next step. Where that was not recorded, it comes as much later as the next step of
-    the host begins later, and not before the last kernel of this one ends; without the length of a
-    step on the host, this step is not there. lengths: of the steps on the host.
+    the host begins later, and not before the last kernel of this one ends; but not after the first
+    one of another step. lengths: of the steps on the host; without its length such a step is not
+    there.
 
     >>> step, begin, end = np.array([[3, 3, 4, 9], [0, 5, 20, 90], [4, 9, 29, 95]])
     >>> device_marks({3: 18, 9: 17}, step, begin, end)
@@ -334,9 +336,14 @@ def device_marks(
         for at, one in enumerate(steps)
         if one in lengths
     }
-    for at in np.flatnonzero((np.diff(numbers) == 1) & (np.diff(first) > 0)).tolist():
-        marks[steps[at]] = (firsts[at], firsts[at + 1])
-    return marks
+    order = np.argsort(first, kind="stable").tolist()
+    for at, after in itertools.pairwise(order):
+        one, begin, next_begin = steps[at], firsts[at], firsts[after]
+        if steps[after] == one + 1 and next_begin > begin:
+            marks[one] = (begin, next_begin)
+        elif one in marks:
+            marks[one] = (begin, max(min(marks[one][1], next_begin), int(last[at])))
+    return dict(sorted(marks.items()))
 
 
 def _is_rank(value: Any) -> TypeGuard[int]:
