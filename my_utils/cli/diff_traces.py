@@ -33,11 +33,13 @@ def compare(chosen: CommandParser, args: argparse.Namespace, *sides: Sequence[st
         chosen.error(str(error))
     devices = []
     for side in sides:
-        found, problems = breakdowns_in(traces_in(side))
+        traces = traces_in(side)
+        found, problems = breakdowns_in(traces)
         for one in problems:
             print(f"my_utils diff: {one}", file=sys.stderr)
         if not found:
-            why = f"not compared: {' '.join(side)}: no device did anything in it"
+            what = "no device did anything in it" if traces else "no trace, as the other side is"
+            why = f"not compared: {' '.join(side)}: {what}"
             return fail("diff", why, EXIT_NOT_COMPARED)
         devices.append(found)
     compared = difference(*devices)

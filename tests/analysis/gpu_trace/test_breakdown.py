@@ -364,3 +364,16 @@ def test_more_devices_than_a_host_has_are_refused(
 )  # fmt: skip
 def test_a_word_in_the_name_of_another_kernel_is_not_its_kind(kernel: str, kind: str) -> None:
     assert kind_of(kernel) == kind
+
+
+def test_a_run_is_not_compared_with_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, run = tmp_path / "trace.json", tmp_path / "logs"
+    path.write_text(json.dumps({"traceEvents": [device_event("gemm", 0, 6)]}))
+    run.mkdir()
+    (run / "profile_rank_0.csv").write_text("")
+    for sides in ([str(path), str(run)], [str(run), str(path)]):
+        assert diff(sides) == 4
+        said = f"my_utils diff: error: not compared: {run}: no trace, as the other side is"
+        assert capsys.readouterr().err.splitlines()[0] == said
