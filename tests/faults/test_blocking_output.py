@@ -176,3 +176,91 @@ def test_a_thread_that_could_not_be_started_is_started_by_a_later_step(
         timeout=60,
     )
     assert steps_of(tmp_path / CSV) == list(range(20))
+
+
+# Let go after a while, so that what waits for the output goes on and the test fails.
+LET_GO = """
+import threading
+flag = os.environ["HANG_WHILE"]
+def let_go():
+    os.path.exists(flag) and os.remove(flag)
+def hang():
+    open(flag, "w").close()
+    patience = threading.Timer(60, let_go)
+    patience.daemon = True
+    patience.start()
+"""
+
+TRAINING = (
+    "import os"
+    + LET_GO
+    + """
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.randn(20, 8), batch_size=4)
+def epoch():
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+epochs = 3
+for _ in range(epochs):
+    epoch()
+hang()
+while not os.path.exists(flag + ".reached"):
+    epoch()
+    epochs += 1
+for _ in range(5):
+    epoch()
+epochs += 5
+print("hung" if os.path.exists(flag) else "waited", 5 * epochs)
+let_go()
+"""
+)
+
+
+def test_the_end_of_an_epoch_does_not_wait_for_an_output_that_hangs(
+    run_python: RunPython, tmp_path: Path, hanging_writes: Path
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINING, encoding="utf-8")
+    done = run_python(
+        *("-m", "my_utils", "run", "--quiet", "-o", "logs", "train.py"),
+        env=environment(hanging_writes, tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    state, steps = done.stdout.split()[-2:]
+    assert state == "hung"
+    assert steps_of(tmp_path / CSV, "optimizer") == list(range(int(steps)))
+
+
+def test_a_thread_without_a_place_does_not_stop_the_others_while_the_output_hangs(
+    run_python: RunPython, tmp_path: Path, hanging_writes: Path
+) -> None:
+    done = finished(
+        run_python,
+        LET_GO
+        + """
+logger.setup("logs", console=False, io="background")
+done, started = threading.Event(), threading.Barrier(65)
+def take_a_place():
+    stages(1)
+    started.wait()
+    done.wait()
+threads = [threading.Thread(target=take_a_place) for _ in range(64)]
+for thread in threads:
+    thread.start()
+started.wait()
+hang()
+while not os.path.exists(flag + ".reached"):
+    timer.step()
+stages(30)  # each of them was four seconds, with the GIL
+print("hung" if os.path.exists(flag) else "waited", _core.troubles()["unplaced_records"])
+let_go()
+done.set()
+for thread in threads:
+    thread.join()
+        """,
+        env=environment(hanging_writes, tmp_path),
+    )
+    assert done.stdout.split()[-2:] == ["hung", "30"]

@@ -53,8 +53,9 @@ bool mu_thread_buffer_take_back(struct mu_thread_buffer *buffer) {
 }
 
 /* The step of records that no drain has taken; the drain's lock is held. */
-static uint64_t change_records(struct mu_thread_buffer *buffer, uint64_t from, uint64_t to,
-                               int64_t step) {
+static uint64_t change_records(struct mu_thread_buffer *buffer,
+                               const struct mu_step_change *change) {
+    uint64_t from = change->from, to = change->to;
     uint64_t drained = last_commit(buffer->chunk)->drained;
     uint64_t tail = atomic_load_explicit(&buffer->chunk->tail, memory_order_relaxed);
     if (drained < tail) {
@@ -63,10 +64,37 @@ static uint64_t change_records(struct mu_thread_buffer *buffer, uint64_t from, u
     uint64_t written = from < drained ? (drained < to ? drained : to) - from : 0;
     for (uint64_t position = from + written; position < to;) {
         struct mu_record *record = &buffer->ring[position & ring_mask];
-        record->step = step;
+        record->step = change->step;
         position += record->slots == 0 ? 1 : record->slots;
     }
     return written;
+}
+
+static void make_changes_left(struct mu_thread_buffer *buffer) {
+    for (uint32_t i = 0; i < buffer->changes_left; i++) {
+        change_records(buffer, &buffer->changes[i]);
+    }
+    buffer->changes_left = 0;
+}
+
+void mu_corrections_make_lock_held(struct mu_recorder *recorder) {
+    pthread_mutex_lock(&recorder->registry_lock);
+    for (struct mu_thread_buffer *buffer = recorder->buffers; buffer != NULL;
+         buffer = buffer->next) {
+        make_changes_left(buffer);
+    }
+    pthread_mutex_unlock(&recorder->registry_lock);
+}
+
+/* False where so many are left already that this one is not made. */
+static bool leave_to_drain(struct mu_thread_buffer *buffer, const struct mu_step_change *change) {
+    pthread_mutex_lock(&buffer->recorder->registry_lock);
+    bool left = buffer->changes_left < MU_STEP_CHANGES_MAX;
+    if (left) {
+        buffer->changes[buffer->changes_left++] = *change;
+    }
+    pthread_mutex_unlock(&buffer->recorder->registry_lock);
+    return left;
 }
 
 uint64_t mu_thread_buffer_change_step(struct mu_thread_buffer *buffer, uint64_t from, uint64_t to,
@@ -77,8 +105,12 @@ uint64_t mu_thread_buffer_change_step(struct mu_thread_buffer *buffer, uint64_t 
     if (from >= to) {
         return 0;
     }
-    pthread_mutex_lock(&buffer->recorder->drain_lock);
-    uint64_t written = change_records(buffer, from, to, step);
+    const struct mu_step_change change = {from, to, step};
+    if (pthread_mutex_trylock(&buffer->recorder->drain_lock) != 0) {
+        return leave_to_drain(buffer, &change) ? 0 : to - from;
+    }
+    mu_corrections_make_lock_held(buffer->recorder); /* they came before this one */
+    uint64_t written = change_records(buffer, &change);
     pthread_mutex_unlock(&buffer->recorder->drain_lock);
     return written;
 }

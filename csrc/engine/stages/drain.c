@@ -10,6 +10,7 @@
 #include "base/event.h"
 #include "base/invariant.h"
 #include "journal/page_guard.h"
+#include "stages/corrections.h"
 #include "stages/drain_state.h"
 #include "stages/drain_windows.h"
 #include "stages/heartbeat.h"
@@ -484,6 +485,7 @@ static bool drain_round(struct mu_recorder *recorder) {
     uint32_t count = chunk_count(recorder);
     struct mu_row_context context = row_context(recorder);
     bool more = false;
+    mu_corrections_make_lock_held(recorder);
     for (uint32_t i = 0; i < count; i++) {
         view_chunk(recorder, &context.strings, i);
         name_thread(recorder, &context.strings, i);

@@ -19,6 +19,7 @@ enum {
     MU_STAGE_CACHE = 256,
     MU_STAGE_DEPTH_MAX = 4096,
     MU_METADATA_BYTES_MAX = 32 * 1024,
+    MU_STEP_CHANGES_MAX = 32,
 };
 
 /* A stage name under a parent path, resolved once. */
@@ -63,6 +64,12 @@ struct mu_frame {
     struct mu_stage_owner owner; /* with MU_HASH_OF_OWNED */
 };
 
+/* Another step for the records between two positions of the ring. */
+struct mu_step_change {
+    uint64_t from, to;
+    int64_t step;
+};
+
 struct mu_thread_buffer {
     struct mu_recorder *recorder; /* borrowed */
     struct mu_timer *timer;       /* borrowed; NULL once the timer is gone */
@@ -88,6 +95,8 @@ struct mu_thread_buffer {
     struct mu_stage cache[MU_STAGE_CACHE];
     _Atomic bool recording; /* see recording.h */
     _Atomic bool *in_use;   /* borrowed: set to false when the buffer goes; NULL: nothing is */
+    struct mu_step_change changes[MU_STEP_CHANGES_MAX]; /* for the next drain; registry_lock */
+    uint32_t changes_left;
 };
 
 #endif

@@ -1,6 +1,7 @@
 /* What a thread takes back or gives another step before a drain has written it. */
 #include "stages/corrections.h"
 
+#include "stages/state.h"
 #include "stages/thread_buffer.h"
 #include "tests/stages/recorder_fixture.h"
 
@@ -95,10 +96,33 @@ static void test_written_records_keep_their_step(void) {
     end(&fixture);
 }
 
+/* As one does whose output hangs. */
+static void test_changes_do_not_wait_for_a_drain_that_runs(void) {
+    struct corrected fixture;
+    begin(&fixture);
+    uint64_t from = fixture.buffer->head;
+    stage(&fixture, "moved");
+    uint64_t middle = fixture.buffer->head;
+    stage(&fixture, "moved twice");
+    uint64_t to = fixture.buffer->head;
+    pthread_mutex_lock(&fixture.base.recorder->drain_lock);
+    CHECK_INT(mu_thread_buffer_change_step(fixture.buffer, from, to, 7), 0);
+    CHECK_INT(mu_thread_buffer_change_step(fixture.buffer, middle, to, 8), 0);
+    for (int i = 2; i < MU_STEP_CHANGES_MAX; i++) {
+        CHECK_INT(mu_thread_buffer_change_step(fixture.buffer, middle, to, 8), 0);
+    }
+    CHECK_INT(mu_thread_buffer_change_step(fixture.buffer, middle, to, 9), 1); /* as written */
+    pthread_mutex_unlock(&fixture.base.recorder->drain_lock);
+    CHECK_INT(rows_with(&fixture, ",7,moved,"), 2);
+    CHECK_INT(rows_with(&fixture, ",8,moved twice,"), 2);
+    end(&fixture);
+}
+
 int main(void) {
     test_a_stage_is_taken_back();
     test_a_stage_whose_start_is_written_ends();
     test_records_get_another_step();
     test_written_records_keep_their_step();
+    test_changes_do_not_wait_for_a_drain_that_runs();
     return check_report();
 }
