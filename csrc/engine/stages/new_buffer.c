@@ -16,8 +16,10 @@ static bool finds_no_chunk(struct mu_recorder *recorder) {
     return no_chunk;
 }
 
+/* Where a drain runs, the next call tries again: the caller holds the GIL, and an output may hang.
+ */
 bool mu_recorder_give_up_journal(struct mu_recorder *recorder) {
-    if (recorder->broken || !mu_drain_lock_within(recorder, mu_files_wait_ns)) {
+    if (recorder->broken || !finds_no_chunk(recorder) || !mu_drain_lock_within(recorder, 0)) {
         return false;
     }
     bool given_up = finds_no_chunk(recorder) && recorder->journal.fd >= 0 &&

@@ -12,9 +12,9 @@
  * when there is no room for a buffer; that is counted. */
 struct mu_thread_buffer *mu_timer_new_thread_buffer(struct mu_timer *timer);
 
-/* Called after mu_timer_new_thread_buffer returned NULL. If the journal's file system was full,
- * moves the journal to memory and returns true: the caller should try again. Nobody may record
- * meanwhile. */
+/* Called after mu_timer_new_thread_buffer returned NULL. If the journal's file system was full, and
+ * no drain runs, moves the journal to memory and returns true: the caller should try again. Nobody
+ * may record meanwhile. Waits for nobody. */
 bool mu_recorder_give_up_journal(struct mu_recorder *recorder);
 
 /* The calling thread's buffer of the timer; NULL where it has none yet. */
