@@ -454,8 +454,9 @@ void mu_step_windows_end(struct mu_step_windows *windows, const struct mu_string
         mu_step_windows_start(windows, strings, stage, begin_ns);
     }
     uint64_t whole = (uint64_t)duration_ns;
-    if (open->around != stage->depth) {
-        windows->open[open->around].inside_ns += whole;
+    struct open_stage *around = &windows->open[open->around];
+    if (around != open && around->node == stage->parent) { /* else it ended before, out of order */
+        around->inside_ns += whole;
     }
     struct part *part = &windows->parts[open->path];
     int64_t end_ns = mu_clock_add(begin_ns, duration_ns);

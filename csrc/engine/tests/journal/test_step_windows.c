@@ -338,6 +338,32 @@ static void test_hostile_numbers(void) {
     }
 }
 
+/* One that outlives the stage around it is not inside the next stage of that slot. */
+static void test_a_stage_that_ends_late_takes_nothing_from_another(void) {
+    struct place place;
+    struct mu_window_table table;
+    start_place(&place, 1 << 20);
+    for (int64_t step = 0; step < 100; step++) {
+        int64_t at = step * step_ns;
+        const struct mu_window_stage forward = {++place.node, 0, step, 0, FORWARD};
+        const struct mu_window_stage inner = {++place.node, forward.node, step, 1, INNER};
+        const struct mu_window_stage data = {++place.node, 0, step, 0, DATA};
+        mu_step_windows_start(place.windows, &strings, &forward, at);
+        mu_step_windows_start(place.windows, &strings, &inner, at + 100);
+        mu_step_windows_end(place.windows, &strings, &forward, at, 500);
+        mu_step_windows_start(place.windows, &strings, &data, at + 600);
+        mu_step_windows_end(place.windows, &strings, &inner, at + 100, 600);
+        mu_step_windows_end(place.windows, &strings, &data, at + 600, 300);
+    }
+    end_windows(&place);
+    read_table(&place, "100", &table);
+    CHECK_INT((int64_t)cell_of(&table, 0, "forward")->sum_ns, 50000);
+    CHECK_INT((int64_t)cell_of(&table, 0, "inner")->sum_ns, 60000);
+    CHECK_INT((int64_t)cell_of(&table, 0, "data")->sum_ns, 30000);
+    mu_window_table_reset(&table);
+    remove_place(&place);
+}
+
 int main(void) {
     test_sums();
     test_levels();
@@ -347,5 +373,6 @@ int main(void) {
     test_restart();
     test_damage();
     test_hostile_numbers();
+    test_a_stage_that_ends_late_takes_nothing_from_another();
     return check_report();
 }
