@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import RunPython
-from .programs import run
+from .programs import finished, rows_of, run
 
 pytestmark = pytest.mark.long_file
 
@@ -54,3 +54,34 @@ def test_a_trace_of_a_killed_run_holds_what_it_finished_and_what_was_open(
     open_ones = [event["ph"] for event in events if event["name"] == "open at the end"]
     assert open_ones in (["B"], ["X"])
     assert {path: path.read_bytes() for path in (tmp_path / "logs").iterdir()} == before
+
+
+ODD_NAMES = ("plain", "a\0b", "a\nb", "a\rb", "1\n5.5,x", 'a"b', " ", "é" * 127, "x" * 300)
+
+# The journal of before the last write is put back: a kill between the rows and their commit.
+KILLED_BEFORE_ITS_COMMIT = """
+import glob, shutil
+logger.setup("logs", console=False)
+names = eval(sys.argv[1])
+for name in names:
+    stages(5, name)
+    _core.log_event(name, "INSTANT", metadata="k=v")
+(journal,) = glob.glob("logs/*.journal")
+shutil.copy(journal, "before")
+timer.step()
+with open("before", "rb") as before, open(journal, "r+b") as file:
+    file.write(before.read())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_names_of_any_characters_are_there_once_after_a_kill_before_the_commit(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    victim = run(run_python, KILLED_BEFORE_ITS_COMMIT, repr(ODD_NAMES))
+    assert victim.returncode == -signal.SIGKILL, victim.stderr
+    finished(run_python, "logger.setup('logs', console=False)")
+    rows = rows_of(tmp_path / "logs/profile_rank_0.csv")
+    ends = Counter(row.name for row in rows if row.kind == "END")
+    assert sorted(ends.values()) == [5] * len(ODD_NAMES)
+    assert sum(row.kind == "INSTANT" for row in rows) == len(ODD_NAMES)

@@ -21,10 +21,15 @@ static uint64_t mix(uint64_t hash, struct mu_span text) {
     return mu_hash_u64(hash ^ mu_hash_bytes(text.text, text.length));
 }
 
-/* A power loss may leave pages of zeros in a CSV: the halves of two rows are one line then. */
+/* A power loss may leave pages of zeros in a CSV: the halves of two rows are one line then. A name
+ * may have a zero as well, but not a sector of them. */
 static bool is_whole(const struct mu_csv_row *row) {
+    static const char zeros[256];
     for (int column = 0; column < MU_CSV_COLUMN_COUNT; column++) {
-        if (memchr(row->text[column], '\0', row->length[column]) != NULL) {
+        const char *text = row->text[column];
+        const char *zero = memchr(text, '\0', row->length[column]);
+        size_t left = zero == NULL ? 0 : row->length[column] - (size_t)(zero - text);
+        if (left > 0 && memmem(zero, left, zeros, sizeof(zeros)) != NULL) {
             return false;
         }
     }
