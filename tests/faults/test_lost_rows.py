@@ -245,6 +245,37 @@ print(_core.troubles()["lost_rows"])
     check_readers(tmp_path, "logs", 480, steps_in(said))
 
 
+@pytest.mark.parametrize("name", ["forward", "for\nward"])
+def test_one_write_of_many_steps_loses_all_of_them(
+    run_python: RunPython, tmp_path: Path, shim: dict[str, str], name: str
+) -> None:
+    """As the writes of `my_utils run` are. A line end may be in a name."""
+    done = finished(
+        run_python,
+        STEPS
+        + """
+logger.setup("logs", rank=0, console=False)
+def one_write(first, end):
+    stages(end - first, sys.argv[1], first)
+    timer.step()
+one_write(0, 10)
+open("fails", "w").close()
+one_write(10, 30)
+one_write(30, 40)
+print(json.dumps(heartbeat("logs")))
+os.remove("fails")
+one_write(40, 50)
+logger.close()
+""",
+        name,
+        env=shim,
+        cwd=tmp_path,
+    )
+    beat = json.loads(done.stdout)
+    assert (beat["lost_rows"], beat["lost_steps"]) == (60, [[10, 39]])
+    assert lost_in(tmp_path / "logs/profile_rank_0.csv") == [(60, 10, 39)]
+
+
 def test_a_stage_that_is_open_meanwhile_has_its_start_again(
     run_python: RunPython, tmp_path: Path, shim: dict[str, str]
 ) -> None:

@@ -6,7 +6,6 @@
 
 #include "base/event.h"
 #include "base/local_time.h"
-#include "base/utf8.h"
 
 const char mu_csv_header[] = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,"
                              "duration_ms,metadata\n";
@@ -314,12 +313,23 @@ void mu_csv_write_text(struct mu_csv_writer *writer, const char *rows, size_t le
     }
 }
 
+/* A line end within quotes is part of a name. */
+static size_t count_ends(const char *text, size_t length) {
+    size_t ends = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < length; i++) {
+        quoted ^= text[i] == '"';
+        ends += text[i] == '\n' && !quoted;
+    }
+    return ends;
+}
+
 size_t mu_csv_count_rows(const char *text, size_t length) {
     static const char opening[] = ",START,,\"" MU_CSV_OPENS;
     if (length == 0) { /* text may be NULL */
         return 0;
     }
-    size_t count = mu_count_lines(text, length);
+    size_t count = count_ends(text, length);
     const char *end = text + length, *at = text;
     while (at < end &&
            (at = memmem(at, (size_t)(end - at), opening, sizeof(opening) - 1)) != NULL) {

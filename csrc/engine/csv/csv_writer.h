@@ -97,7 +97,7 @@ void mu_csv_write_own(struct mu_csv_writer *writer, int64_t real_ns, int32_t pid
 /* Appends rows that were formatted before. */
 void mu_csv_write_text(struct mu_csv_writer *writer, const char *rows, size_t length);
 
-/* How many rows whole lines are, without those that only open the next one. */
+/* How many rows a text of whole rows has, without those that only open the next one. */
 size_t mu_csv_count_rows(const char *text, size_t length);
 
 #endif

@@ -4,39 +4,44 @@
 #include "csv/csv_reader.h"
 #include "csv/csv_writer.h"
 
-static uint64_t distance(const struct mu_lost_range *range, int64_t step) {
-    return step < range->first  ? (uint64_t)(range->first - step)
-           : step > range->last ? (uint64_t)(step - range->last)
+static uint64_t distance(const struct mu_lost_range *a, const struct mu_lost_range *b) {
+    return b->last < a->first   ? (uint64_t)(a->first - b->last)
+           : b->first > a->last ? (uint64_t)(b->first - a->last)
                                 : 0;
+}
+
+static void add_range(struct mu_lost_rows *lost, const struct mu_lost_range *range) {
+    struct mu_lost_range *nearest = &lost->ranges[0];
+    if (range->count == 0) {
+        return;
+    }
+    for (uint32_t i = 1; i < lost->range_count; i++) {
+        if (distance(&lost->ranges[i], range) < distance(nearest, range)) {
+            nearest = &lost->ranges[i];
+        }
+    }
+    if (lost->range_count == 0 ||
+        (distance(nearest, range) > 1 && lost->range_count < MU_LOST_RANGES_MAX)) {
+        lost->ranges[lost->range_count++] = *range;
+        return;
+    }
+    nearest->count += range->count;
+    nearest->first = range->first < nearest->first ? range->first : nearest->first;
+    nearest->last = range->last > nearest->last ? range->last : nearest->last;
 }
 
 void mu_lost_rows_add(struct mu_lost_rows *lost, int64_t step, uint64_t count) {
     if (step < 0) {
         lost->stepless += count;
-        return;
+    } else {
+        add_range(lost, &(struct mu_lost_range){count, step, step});
     }
-    struct mu_lost_range *nearest = &lost->ranges[0];
-    for (uint32_t i = 1; i < lost->range_count; i++) {
-        if (distance(&lost->ranges[i], step) < distance(nearest, step)) {
-            nearest = &lost->ranges[i];
-        }
-    }
-    if (lost->range_count == 0 ||
-        (distance(nearest, step) > 1 && lost->range_count < MU_LOST_RANGES_MAX)) {
-        lost->ranges[lost->range_count++] = (struct mu_lost_range){count, step, step};
-        return;
-    }
-    nearest->count += count;
-    nearest->first = step < nearest->first ? step : nearest->first;
-    nearest->last = step > nearest->last ? step : nearest->last;
 }
 
 void mu_lost_rows_add_all(struct mu_lost_rows *lost, const struct mu_lost_rows *more) {
     lost->stepless += more->stepless;
     for (uint32_t i = 0; i < more->range_count; i++) {
-        const struct mu_lost_range *range = &more->ranges[i];
-        mu_lost_rows_add(lost, range->first, range->count);
-        mu_lost_rows_add(lost, range->last, 0);
+        add_range(lost, &more->ranges[i]);
     }
 }
 
