@@ -40,7 +40,14 @@ MU_MUST_CHECK static int add_path(struct mu_window_table *table, uint32_t parent
 
 int mu_window_table_init(struct mu_window_table *table, struct mu_error *err) {
     memset(table, 0, sizeof(*table));
-    return add_path(table, MU_WINDOW_NO_PARENT, other_name, sizeof(other_name) - 1, err);
+    int code = mu_hash_table_init(&table->tracks_by_number, AT_FIRST, err);
+    if (code == MU_OK) {
+        code = add_path(table, MU_WINDOW_NO_PARENT, other_name, sizeof(other_name) - 1, err);
+    }
+    if (code != MU_OK) {
+        mu_window_table_reset(table);
+    }
+    return code;
 }
 
 void mu_window_table_reset(struct mu_window_table *table) {
@@ -51,6 +58,7 @@ void mu_window_table_reset(struct mu_window_table *table) {
     free(table->entries);
     free(table->paths);
     free(table->tracks);
+    mu_hash_table_reset(&table->tracks_by_number);
     memset(table, 0, sizeof(*table));
 }
 
@@ -72,21 +80,21 @@ static bool take(struct rest *rest, void *out, size_t bytes) {
 
 /* --- names --- */
 
-/* The place of a track, `track_count` where it is new. The newest ones come last. */
-static size_t find_track(const struct mu_window_table *table, const struct mu_window_head *head) {
-    for (size_t at = table->track_count; at-- > 0;) {
-        if (table->tracks[at].attempt == head->attempt && table->tracks[at].track == head->track) {
-            return at;
-        }
-    }
-    return table->track_count;
+static bool is_track(const void *keys, uint32_t number, const void *key) {
+    const struct mu_table_track *track = (const struct mu_table_track *)keys + (number - 1);
+    const struct mu_window_head *head = key;
+    return track->attempt == head->attempt && track->track == head->track;
 }
 
+/* The place of the block's track, which may be new. */
 MU_MUST_CHECK static int reach_track(struct mu_window_table *table,
                                      const struct mu_window_head *head, size_t *place,
                                      struct mu_error *err) {
-    *place = find_track(table, head);
-    if (*place < table->track_count) {
+    struct mu_hash_table *numbers = &table->tracks_by_number;
+    uint64_t hash = mu_hash_u64((uint64_t)head->attempt << 32 | head->track);
+    uint32_t known = mu_hash_table_find(numbers, hash, is_track, table->tracks, head);
+    *place = known == 0 ? table->track_count : known - 1;
+    if (known != 0) {
         return MU_OK;
     }
     if (table->track_count == TRACKS_MAX) {
@@ -95,8 +103,12 @@ MU_MUST_CHECK static int reach_track(struct mu_window_table *table,
     int code = grow((void **)&table->tracks, &table->track_capacity, table->track_count + 1,
                     sizeof(*table->tracks), err);
     if (code == MU_OK) {
+        code = mu_hash_table_reserve(numbers, err);
+    }
+    if (code == MU_OK) {
         table->tracks[table->track_count++] =
             (struct mu_table_track){.attempt = head->attempt, .track = head->track};
+        mu_hash_table_put(numbers, hash, (uint32_t)table->track_count);
     }
     return code;
 }
@@ -190,25 +202,34 @@ MU_MUST_CHECK static int add_window(struct mu_window_table *table,
     return code;
 }
 
+MU_MUST_CHECK static int add_block(struct mu_window_table *table, const struct mu_window_head *head,
+                                   const char *block, struct mu_error *err) {
+    const struct rest payload = {block + MU_WINDOW_HEAD_BYTES,
+                                 head->bytes - MU_WINDOW_HEAD_BYTES - MU_WINDOW_END_BYTES};
+    if (head->version > MU_WINDOW_VERSION) {
+        table->newer_blocks++;
+        return MU_OK;
+    }
+    return head->kind == MU_WINDOW_STEPS   ? add_window(table, head, payload, err)
+           : head->kind == MU_WINDOW_NAMES ? add_names(table, head, payload, err)
+                                           : MU_OK;
+}
+
 int mu_window_table_add(struct mu_window_table *table, const char *bytes, size_t length,
                         struct mu_error *err) {
     struct mu_window_head head;
     size_t at = 0, before = 0;
-    int code = MU_OK;
+    int code = MU_OK, limit = MU_OK;
     const char *block;
     while (code == MU_OK && (block = mu_window_block_next(bytes, length, &at, &head)) != NULL) {
         table->damaged_bytes += at - before - head.bytes;
         before = at;
-        const struct rest payload = {block + MU_WINDOW_HEAD_BYTES,
-                                     head.bytes - MU_WINDOW_HEAD_BYTES - MU_WINDOW_END_BYTES};
-        if (head.version > MU_WINDOW_VERSION) {
-            table->newer_blocks++;
-        } else if (head.kind == MU_WINDOW_STEPS) {
-            code = add_window(table, &head, payload, err);
-        } else if (head.kind == MU_WINDOW_NAMES) {
-            code = add_names(table, &head, payload, err);
+        code = add_block(table, &head, block, err);
+        if (code == MU_ERR_LIMIT) {
+            limit = code;
+            code = MU_OK;
         }
     }
     table->damaged_bytes += code == MU_OK ? length - before : 0;
-    return code;
+    return code == MU_OK ? limit : code;
 }

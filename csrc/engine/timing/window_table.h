@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/hash_table.h"
 #include "timing/window_block.h"
 
 enum { MU_WINDOW_NO_PARENT = UINT32_MAX };
@@ -41,6 +42,7 @@ struct mu_window_table {
     struct mu_window_entry *entries;
     struct mu_window_path *paths;
     struct mu_table_track *tracks;
+    struct mu_hash_table tracks_by_number; /* and attempt */
     size_t head_count, entry_count, path_count, track_count;
     size_t head_capacity, entry_capacity, path_capacity, track_capacity;
     uint64_t damaged_bytes, newer_blocks; /* that were left out */
@@ -49,7 +51,8 @@ struct mu_window_table {
 MU_MUST_CHECK int mu_window_table_init(struct mu_window_table *table, struct mu_error *err);
 void mu_window_table_reset(struct mu_window_table *table);
 
-/* Adds the blocks of a file, or of its end. */
+/* Adds the blocks of a file, or of its end. MU_ERR_LIMIT where those of some tracks were left out,
+ * for there are too many of them; what is of others was added. */
 MU_MUST_CHECK int mu_window_table_add(struct mu_window_table *table, const char *bytes,
                                       size_t length, struct mu_error *err);
 

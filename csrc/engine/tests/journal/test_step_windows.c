@@ -364,6 +364,32 @@ static void test_a_stage_that_ends_late_takes_nothing_from_another(void) {
     remove_place(&place);
 }
 
+/* As of a training that starts a thread in each step, for very long. */
+static void test_the_windows_of_too_many_tracks_cost_no_others(void) {
+    enum { TRACKS = 70000, BYTES = MU_WINDOW_HEAD_BYTES + MU_WINDOW_END_BYTES };
+    struct mu_window_table table;
+    char *blocks = malloc((size_t)TRACKS * BYTES);
+    CHECK(blocks != NULL);
+    for (uint32_t i = 0; i < TRACKS; i++) {
+        struct mu_window_head head = {.kind = MU_WINDOW_STEPS,
+                                      .attempt = 1,
+                                      .track = i + 1 < TRACKS ? i : 0,
+                                      .width = 100,
+                                      .steps = 100,
+                                      .first_step = (int64_t)i * 100,
+                                      .last_step = (int64_t)i * 100 + 99};
+        mu_window_block_seal(blocks + (size_t)i * BYTES, &head, 0);
+    }
+    CHECK_INT(mu_window_table_init(&table, NULL), MU_OK);
+    CHECK_INT(mu_window_table_add(&table, blocks, (size_t)TRACKS * BYTES, NULL), MU_ERR_LIMIT);
+    CHECK_INT(table.damaged_bytes, 0);
+    CHECK_INT(table.head_count, table.track_count + 1);
+    CHECK_INT(table.heads[table.head_count - 1].track, 0);
+    CHECK_INT(table.heads[table.head_count - 1].first_step, (int64_t)(TRACKS - 1) * 100);
+    mu_window_table_reset(&table);
+    free(blocks);
+}
+
 int main(void) {
     test_sums();
     test_levels();
@@ -374,5 +400,6 @@ int main(void) {
     test_damage();
     test_hostile_numbers();
     test_a_stage_that_ends_late_takes_nothing_from_another();
+    test_the_windows_of_too_many_tracks_cost_no_others();
     return check_report();
 }
