@@ -139,6 +139,9 @@ MU_MUST_CHECK static int leave_files(struct mu_recorder *recorder, const struct 
         next != NULL && mu_journal_file_move(next) ? MU_OK : mu_journal_file_leave(recorder, err);
     mu_output_drop_csv(&recorder->output);
     recorder->output.kind = MU_OUTPUT_MEMORY;
+    if (next == NULL) { /* what describes this run is not true of the next one */
+        mu_once_rows_free(&recorder->drain->once);
+    }
     return code;
 }
 

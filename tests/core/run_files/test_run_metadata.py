@@ -57,6 +57,11 @@ logger.instant("my_utils.run_end", {"error": "ValueError"}, step=-1)
 logger.close()
 """
 KILL = "\nos.kill(os.getpid(), 9)\n"
+AGAIN = """
+logger.setup("next", rank=0, world_size=2, console=False, max_csv_bytes=32 << 10)
+say("workload", num_workers="2")
+steps(0, 600)
+"""
 RANK: Any = types.SimpleNamespace(
     rank=0, label="rank_0", pid=1, source="heartbeat", alive=False, began_s=None
 )
@@ -90,6 +95,18 @@ def test_rows_that_are_written_once_are_in_every_part(tmp_path: Path, end: str) 
         assert found.named("my_utils.bucket") == [{"bucket": "0", "modules": "a,b=c"}]
         assert names["sync"] == names["run"] == names["workload"] == 1
         assert found.attempt == 1
+
+
+def test_the_next_run_of_a_process_has_none_of_them(tmp_path: Path) -> None:
+    record(tmp_path, PROGRAM + END + AGAIN + KILL)
+    parts = [str(part) for part in (tmp_path / "next").glob("profile_rank_0*.csv")]
+    assert len(parts) > 2
+    for part in parts:
+        found = read_run_metadata(part)
+        names = {note.name.removeprefix("my_utils.") for note in found.notes}
+        assert names == {"process", "workload"}
+        assert found.named("my_utils.workload")[-1] == {"num_workers": "2"}
+    assert not Recorded([str(tmp_path / "next")]).error(RANK)
 
 
 def test_readers_of_a_rotated_run_know_what_was_recorded_once(tmp_path: Path) -> None:
