@@ -104,8 +104,51 @@ static void return_to_order(struct mu_thread_buffer *buffer) {
     atomic_store_explicit(&buffer->chunk->depth, buffer->depth, memory_order_release);
 }
 
+/* --- stages that outlive the one around them ------------------------------------------------ */
+
+static bool is_loose(const struct mu_frame *frame) {
+    return mu_frame_has_owner(frame) && frame->owner.stack == NULL;
+}
+
+static bool has_inner(const struct mu_thread_buffer *buffer, uint32_t index) {
+    uint32_t i = index + 1;
+    while (i < buffer->depth && buffer->frames[i].parent != buffer->frames[index].node) {
+        i++;
+    }
+    return i < buffer->depth;
+}
+
+/* Whether one of the stages around it has ended, or is the one that ends now. */
+static bool loses_one(const struct mu_thread_buffer *buffer, uint32_t index, uint64_t gone) {
+    uint64_t around = buffer->frames[index].parent;
+    while (index > 0 && around != 0 && around != gone) {
+        const struct mu_frame *frame = &buffer->frames[--index];
+        if (frame->node == around && mu_frame_has_owner(frame)) {
+            return is_loose(frame);
+        }
+        around = frame->node == around ? frame->parent : around;
+    }
+    return around != 0;
+}
+
+/* As that of a generator, which pauses within it. It belongs to no flow any more: what begins later
+ * is inside only where its own frame has called it. Else the stages of a loop would be inside those
+ * of the step before, and their paths grow with each step. */
+static void loosen_inner(struct mu_thread_buffer *buffer, uint32_t index) {
+    uint64_t gone = buffer->frames[index].node;
+    for (uint32_t i = index + 1; i < buffer->depth; i++) {
+        struct mu_frame *frame = &buffer->frames[i];
+        if (mu_frame_has_owner(frame) && loses_one(buffer, i, gone)) {
+            frame->owner.stack = NULL;
+        }
+    }
+}
+
 void mu_frames_remove(struct mu_thread_buffer *buffer, uint32_t index) {
     struct mu_frame *frame = &buffer->frames[index];
+    if (has_inner(buffer, index)) {
+        loosen_inner(buffer, index);
+    }
     if (frame->slot < MU_OPEN_MAX) {
         atomic_store_explicit(&buffer->chunk->open[frame->slot].node, 0, memory_order_release);
     }

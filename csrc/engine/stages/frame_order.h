@@ -45,8 +45,9 @@ static inline void mu_frames_own(struct mu_thread_buffer *buffer,
 typedef bool (*mu_frame_calls)(const void *frame);
 
 /* Before a stage of this owner starts: chooses its parent. That is the innermost stage of the same
- * flow, else the innermost one of a frame that has called the owner's, with the stages without
- * owner directly inside. Where there is neither, only stages without owner can be around it. */
+ * flow which has not outlived one around it, else the innermost one of a frame that has called the
+ * owner's, with the stages without owner directly inside. Where there is neither, only stages
+ * without owner can be around it. */
 void mu_frames_choose_parent(struct mu_thread_buffer *buffer, const struct mu_stage_owner *owner,
                              mu_frame_calls calls);
 

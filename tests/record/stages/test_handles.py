@@ -184,6 +184,49 @@ def test_generators_keep_their_stages_whatever_their_consumer_does(profile: Prof
     log.check(profile.rows(), parents=False)
 
 
+def test_stages_of_a_loop_are_not_inside_what_a_generator_left_open(profile: Profile) -> None:
+    timer = MyTimer()
+
+    def batches() -> Iterator[int]:
+        for number in range(50):
+            with timer.time_stage("load"), timer.time_stage("copy"):
+                yield number
+
+    running = batches()
+    for step in range(50):
+        timer.set_step(step)
+        with timer.time_stage("data"):
+            next(running)
+        with timer.time_stage("train"), timer.time_stage("forward"):
+            pass
+    running.close()
+    rows = profile.rows()
+    counts = {entry[0]: entry[1] for entry in timer.aggregates()}
+    assert counts == {
+        ("data",): 50,
+        ("data", "load"): 50,
+        ("data", "load", "copy"): 50,
+        ("train",): 50,
+        ("train", "forward"): 50,
+    }
+    check_durations(rows)
+    check_aggregates(timer, rows)
+    assert timer.depth == timer.unmatched_stops == timer.closed_stages == 0
+
+
+def test_a_stage_that_outlives_another_is_around_what_its_frame_calls(profile: Profile) -> None:
+    timer = MyTimer()
+    outer = timer.time_stage("outer")
+    outer.__enter__()
+    with timer.time_stage("block"):
+        outer.__exit__(None, None, None)
+        with timer.time_stage("inner"):
+            pass
+    parents = {row.name: row.parent for row in profile.rows()}
+    nodes = {row.name: row.node for row in profile.rows()}
+    assert parents == {"outer": 0, "block": nodes["outer"], "inner": nodes["block"]}
+
+
 def test_a_generator_that_is_dropped_ends_its_stage_only(profile: Profile) -> None:
     timer = MyTimer()
 
