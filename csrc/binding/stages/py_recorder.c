@@ -282,6 +282,8 @@ static const struct trouble troubles[] = {
     {"cut_metadata", COUNT_OF(cut_metadata), "metadata above 32768 bytes was cut"},
     {"failed_windows", COUNT_OF(failed_windows),
      "windows of steps could not be written; the profile CSV has the steps, as long as it is kept"},
+    {"failed_rotations", COUNT_OF(failed_rotations),
+     "the next part of the profile CSV could not be begun; rows go on into the same file"},
     {"removed_parts", COUNT_OF(removed_parts),
      "the oldest parts of the profile CSV were removed to stay under keep_csv_bytes"},
     {"missing_csv", COUNT_OF(missing_csv),
@@ -306,7 +308,9 @@ static void warn_of(struct mu_state *state, const struct trouble *trouble) {
     char path[MU_PATH_BYTES];
     mu_recorder_opened_path(recorder, path);
     int error = atomic_load(&recorder->troubles.last_errno);
-    if (trouble->offset == COUNT_OF(failed_writes) && error != 0) {
+    bool of_csv =
+        trouble->offset == COUNT_OF(failed_writes) || trouble->offset == COUNT_OF(failed_rotations);
+    if (of_csv && error != 0) {
         snprintf(message, sizeof(message), "%s (%s: %s)", trouble->message, path, strerror(error));
     } else if (trouble->offset == COUNT_OF(missing_csv)) {
         snprintf(message, sizeof(message), "%s (%s)", trouble->message, path);

@@ -375,7 +375,7 @@ static void rotate_if_full(struct mu_recorder *recorder) {
     writer->length = 0;
     writer->failed = 0;
     if (code != MU_OK) {
-        atomic_fetch_add(&recorder->troubles.failed_writes, 1);
+        atomic_fetch_add(&recorder->troubles.failed_rotations, 1);
         atomic_store(&recorder->troubles.last_errno, err.sys_errno);
         return;
     }

@@ -57,12 +57,13 @@ struct mu_troubles {
     _Atomic uint64_t full_names; /* starts whose name did not fit into the table */
     _Atomic uint64_t too_deep;   /* starts below the deepest level */
     _Atomic uint64_t cut_metadata;
-    _Atomic uint64_t failed_windows; /* blocks of windows that were not written */
-    _Atomic uint64_t removed_parts;  /* parts of the CSV removed to keep under keep_csv_bytes */
-    _Atomic uint64_t missing_csv;    /* 1: the CSV or its directory was deleted */
-    _Atomic uint64_t lost_journal;   /* 1: its file system was full, it is in memory since */
-    _Atomic uint64_t lost_records;   /* that were in pages of the journal which are gone */
-    _Atomic int last_errno;          /* of the last failed write */
+    _Atomic uint64_t failed_windows;   /* blocks of windows that were not written */
+    _Atomic uint64_t failed_rotations; /* parts of the CSV that could not be begun */
+    _Atomic uint64_t removed_parts;    /* parts of the CSV removed to keep under keep_csv_bytes */
+    _Atomic uint64_t missing_csv;      /* 1: the CSV or its directory was deleted */
+    _Atomic uint64_t lost_journal;     /* 1: its file system was full, it is in memory since */
+    _Atomic uint64_t lost_records;     /* that were in pages of the journal which are gone */
+    _Atomic int last_errno;            /* of the last failed write */
 };
 
 struct mu_output_config {
