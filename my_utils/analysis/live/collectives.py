@@ -69,17 +69,14 @@ def find_collectives(
     dumps: list[Dump] = []
     problems: list[Problem] = []
     main = {rank.rank: rank for rank in ranks if rank.worker == 0}
-    began_s = {number: rank.began_s for number, rank in main.items()}
+    size = max((rank.world_size for rank in ranks), default=0)
     for result in _read_all(_dumps_of_run(place), processes):
-        if isinstance(result, Dump) and result.written_s + EARLIER_S < (
-            began_s.get(result.rank) or 0.0
-        ):
-            problems.append(Problem(result.file, f"written before rank {result.rank} began"))
+        if isinstance(result, Dump) and (reason := _not_of_run(result, main, size)):
+            problems.append(Problem(result.file, reason))
         elif isinstance(result, Dump):
             dumps.append(_until_now(result, main.get(result.rank)))
         elif result is not None:
             problems.append(result)
-    size = max((rank.world_size for rank in ranks), default=0)
     causes, still = find_causes(dumps, size, gone, recorded)
     missing = {rank for node in still.nodes.values() for rank in node.unknown}
     missing.update(set(range(size)).difference(still.dumps))
@@ -91,6 +88,19 @@ def find_collectives(
         still=still,
         problems=problems,
     )
+
+
+def _not_of_run(dump: Dump, main: Mapping[int, Rank], size: int) -> str:
+    """Why the dump is not of the process that the rank has now; "" where it is. A process that was
+    started again has the number of the one before, whose dump lasts until it writes one. main: the
+    ranks of the run, by number. size: how many there are, 0 where it is not known."""
+    rank = main.get(dump.rank)
+    if rank is None and dump.rank >= size > 0:
+        return f"of rank {dump.rank}, in a run of {size} ranks"
+    began_s = 0.0 if rank is None else rank.began_s or 0.0
+    # Calls have the time of the host, as the start has; a file has that of its server.
+    is_earlier = 0.0 < dump.newest_s < began_s or dump.written_s + EARLIER_S < began_s
+    return f"written before rank {dump.rank} began" if is_earlier else ""
 
 
 def _until_now(dump: Dump, rank: Rank | None) -> Dump:

@@ -271,6 +271,25 @@ class TestBesideTheRanks:
         assert (data["dumps"], data["stalled"]) == ([], [])
         assert data["problems"] == [{"file": str(old), "reason": "written before rank 0 began"}]
 
+    def test_dumps_of_the_attempt_before(self, logs: Path, dumps: Path) -> None:
+        """The job was started again some seconds after them, with fewer ranks; rank 0 has not
+        replaced its dump, as it is stopped."""
+        began = START_NS / 1e9 + 30
+        write_beats(logs, *(beat(rank, 9, "iter", began=began, world_size=2) for rank in (0, 1)))
+        waits = calls("all_reduce", "broadcast", last="started")
+        for rank in (0, 1, 2):
+            path = write_dump(dumps, rank, waits, world=3)
+            os.utime(path, (began - 5, began - 5))
+        newest = [{**call, "time_created_ns": START_NS + 35 * 10**9} for call in waits]
+        write_dump(dumps, 1, newest, world=2)
+        data = seen(logs, dumps)
+        (cause,) = data["causes"]
+        assert (cause["kind"], cause["ranks"], data["dumps"]) == ("no dump", [0], [1])
+        assert [one["reason"] for one in data["problems"]] == [
+            "written before rank 0 began",
+            "of rank 2, in a run of 2 ranks",
+        ]
+
     def test_hundreds_of_them_by_several_processes(
         self, logs: Path, dumps: Path, run_python: RunPython
     ) -> None:
