@@ -88,6 +88,23 @@ class TestWhoNeverEntered:
         found = only(logs, dumps)
         assert (found["members"], found["waiting"], found["missing"]) == ([2, 3], [2], [3])
 
+    def test_numbers_of_a_group_that_differ_from_rank_to_rank(
+        self, logs: Path, dumps: Path
+    ) -> None:
+        """Each process counts the groups that it is in. In rank 3 the group is the tenth, and the
+        twelfth is another one; its newest calls are in neither."""
+        groups = {"e": ("expert", [0, 1, 2, 3]), "t": ("tensor", [2, 3])}
+        for rank, number in enumerate((12, 12, 10)):
+            call = entry(40, "all_to_all", 5, state="started", group=("e", "expert"))
+            write_dump(dumps, rank, [{**call, "pg_id": number}], groups=groups)
+        status = {"10": 4, "12": 900}
+        other = entry(80, "all_reduce", 7, group=("t", "tensor"))
+        write_dump(dumps, 3, [other], groups=groups, enqueued=status)
+        found = seen(logs, dumps)
+        assert [one for one in found["causes"] if one["decided"]] == []
+        (stalled,) = found["stalled"]
+        assert (stalled["waiting"], stalled["unknown"]) == ([0, 1, 2], [3])
+
     def test_a_rank_without_a_dump(self, logs: Path, dumps: Path) -> None:
         write_beats(logs, beat(0, 3, "iter", world_size=3))
         for rank in (0, 1):

@@ -45,10 +45,19 @@ class Group:
             return known
         if self.has_peers:  # the status may be the number of a send or receive
             return known or None
-        status = [dump.enqueued[number] for number in self.numbers if number in dump.enqueued]
-        if not status:
-            return known or None
-        return max(known, *status)
+        number = self._number_in(dump)
+        status = dump.enqueued.get(number) if number is not None else None
+        return known or None if status is None else max(known, status)
+
+    def _number_in(self, dump: Dump) -> str | None:
+        """On a rank that has called nothing in it lately, that of the others, if these agree and it
+        is no other group's there. Each process counts the groups that it is in."""
+        calls = self.calls.get(dump.rank)
+        if calls is not None:
+            return calls.number
+        taken = {other.number for other in dump.groups.values()}
+        known = next(iter(self.numbers)) if len(self.numbers) == 1 else None
+        return None if known in taken else known
 
     def is_sure(self, dump: Dump) -> bool:
         """Whether `last` is known to be no higher than the truth."""
