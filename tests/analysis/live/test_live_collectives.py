@@ -105,6 +105,17 @@ class TestWhoNeverEntered:
         (stalled,) = found["stalled"]
         assert (stalled["waiting"], stalled["unknown"]) == ([0, 1, 2], [3])
 
+    def test_a_peer_whose_number_no_dump_explains(self, logs: Path, dumps: Path) -> None:
+        """Dumps of older versions of torch do not list who is in a group."""
+        write_beats(logs, *(beat(rank, 9, "iter", world_size=4) for rank in range(4)))
+        pipeline = ("1", "pipeline")
+        for rank in (0, 1):
+            call = entry(5, f"send {rank}->{rank + 1}", 4, state="started", peer=1, group=pipeline)
+            write_dump(dumps, rank, [call], groups={})
+        call = entry(5, "recv 2<-3", 4, state="started", peer=1, group=pipeline)
+        write_dump(dumps, 2, [call], groups={})
+        assert {rank for one in seen(logs, dumps)["causes"] for rank in one["ranks"]} == {3}
+
     def test_a_rank_without_a_dump(self, logs: Path, dumps: Path) -> None:
         write_beats(logs, beat(0, 3, "iter", world_size=3))
         for rank in (0, 1):

@@ -228,8 +228,10 @@ class Standstill:
 
     def _add_peer(self, node: Node, rank: int, call: PeerCall) -> None:
         group = node.group
-        is_member = 0 <= call.peer < len(group.members)
-        peer = group.members[call.peer] if is_member else -1
+        if not 0 <= call.peer < len(group.members):
+            self._add_strangers(node)
+            return
+        peer = group.members[call.peer]
         node.peers |= {peer}
         dump = self.dumps.get(peer)
         known = (*node.absent, *node.behind, *node.unknown, *node.unclear)
@@ -254,6 +256,12 @@ class Standstill:
             node.ended.append(peer)
         else:
             (node.absent if self._knows(dump, node.call) else node.unclear).append(peer)
+
+    def _add_strangers(self, node: Node) -> None:
+        """Where no dump lists who is in a group, those that have called nothing in it may be."""
+        known = {*node.group.members, *node.unknown, *node.unclear}
+        node.unknown += [rank for rank in self._missing if rank not in known]
+        node.unclear += [rank for rank in self.dumps if rank not in known]
 
 
 def _stand(dump: Dump, groups: Mapping[tuple[int, str], Group]) -> Stand | None:
