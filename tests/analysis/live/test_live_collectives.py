@@ -116,6 +116,15 @@ class TestWhoNeverEntered:
         write_dump(dumps, 2, [call], groups={})
         assert {rank for one in seen(logs, dumps)["causes"] for rank in one["ranks"]} == {3}
 
+    def test_a_rank_in_no_call_beside_a_lost_dump(self, logs: Path, dumps: Path) -> None:
+        """Rank 2 waits for rank 1, of which nobody knows whether it waits for rank 0."""
+        write_dump(dumps, 0, [entry(0, "send 0->1", 1, peer=1)])
+        for rank in (2, 3):
+            call = entry(0, f"recv {rank}<-{rank - 1}", 1, state="started", peer=1)
+            write_dump(dumps, rank, [call])
+        (cause,) = seen(logs, dumps)["causes"]
+        assert (cause["kind"], cause["ranks"], cause["decided"]) == ("no dump", [0, 1], False)
+
     def test_a_rank_without_a_dump(self, logs: Path, dumps: Path) -> None:
         write_beats(logs, beat(0, 3, "iter", world_size=3))
         for rank in (0, 1):

@@ -148,6 +148,18 @@ class Standstill:
         alike = (len(g.members) for g in self.groups.values() if g.role == group.role)
         return max(alike)
 
+    @property
+    def idle(self) -> list[int]:
+        """The ranks that were in no call when the others hung, and have gone on from none that may
+        have failed."""
+        hung_s = self.newest_s - HUNG_S
+        return [
+            rank
+            for rank, dump in self.dumps.items()
+            if rank not in self.stands and rank not in self.stale and 0.0 < dump.newest_s < hung_s
+            if self.maybe_failed(rank) is None
+        ]
+
     def without_dump(self, group: Group) -> list[int]:
         """Its members without a dump; where members are not listed, all that may be some."""
         if group.is_listed:

@@ -312,6 +312,8 @@ def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
         return []
     odd = graph.orders.odd(left)
     found = [_Blame("other order", odd, held[0], held, decided=False)] if odd else []
-    is_clear = not odd and len(named) == 1 and all(cause.decided for cause in causes)
+    idle = [rank for rank in graph.still.idle if rank not in explained]
+    is_clear = not (odd or idle) and len(named) == 1 and all(one.decided for one in causes)
+    named = sorted({*named, *idle})  # for which those without a dump may wait
     found.append(_Blame("no dump", named, held[0], held, decided=is_clear))
     return [_cause(one, graph) for one in found]
