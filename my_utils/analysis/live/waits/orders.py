@@ -8,6 +8,7 @@ something else always has.
 
 from __future__ import annotations
 
+import functools
 import re
 from array import array
 from bisect import bisect_left
@@ -16,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ..flight_files import Dump
 from .calls import Standstill
-from .groups import Group
+from .groups import UNNAMED, Group
 
 BEFORE = 64  # calls that are examined before the one in which a rank waits, and after it
 KNOWN_BEFORE = 256  # from which it is known what follows
@@ -46,7 +47,7 @@ class Orders:
         self._examined: dict[int, int] = {}  # from where on
         self._there: dict[int, list[tuple[object, ...]]] = {}  # calls before each, with numbers
         self._then: dict[tuple[object, ...], Counter[int]] = {}  # what followed there
-        self._records: dict[tuple[object, ...], Counter[int]] = {}  # of each call
+        self._records: dict[tuple[object, ...], dict[int, list[int]]] = {}  # ranks, of each call
         self._called = Counter[tuple[int, int]]()  # by ranks that do the same, or by all: -1
         self._after: dict[int, dict[tuple[int, ...], Counter[int]]] = {n: {} for n in CONTEXTS}
 
@@ -74,7 +75,7 @@ class Orders:
         self._called.update((which, call) for call in made for which in (alike, -1))
         for place in range(max(0, len(records) - BEFORE), len(records)):
             _, *call, record = _call_at(self._still, rank, place)
-            self._records.setdefault(tuple(call), Counter())[record] += 1
+            self._records.setdefault(tuple(call), {}).setdefault(record, []).append(rank)
         for length, after in self._after.items():
             for place in range(length, len(made)):
                 after.setdefault(self._before(rank, place, length), Counter())[made[place]] += 1
@@ -107,10 +108,37 @@ class Orders:
         """Whether it alone has the call under its number, and each other rank agrees with one more;
         None where only it has the call."""
         _, *call, record = _call_at(self._still, rank, at)
-        others = [n for other, n in self._records[tuple(call)].items() if other != record]
+        numbers = self._records[tuple(call)]
+        others = [ranks for other, ranks in numbers.items() if other != record]
+        if len(numbers[record]) > 1:
+            return False
         if not others:
-            return None if self._records[tuple(call)][record] == 1 else False
-        return self._records[tuple(call)][record] == 1 and min(others) >= ALIKE
+            return None
+        alike = {other for ranks in others for other in ranks}
+        return min(map(len, others)) >= ALIKE and self._has_mates(rank, alike)
+
+    def _has_mates(self, rank: int, others: Collection[int]) -> bool:
+        """Whether the others make the same calls, as far as the groups say it: whichever of the
+        rank's may be a pipeline, one of them is in the same stage."""
+        stages = self._stages(rank)
+        there = {stage for other in others for stage in self._stages(other)}
+        return bool(self._still.dumps[rank].members) and stages <= there
+
+    def _stages(self, rank: int) -> set[tuple[str, int]]:
+        """The places of a rank in groups that may be pipelines: no collective is known of them."""
+        dump = self._still.dumps[rank]
+        kinds = {name: _kind_of_group(name, dump.descriptions[name]) for name in dump.members}
+        return {
+            (kind, dump.members[name].index(rank))
+            for name, kind in kinds.items()
+            if kind not in self._without_stages and rank in dump.members[name]
+        }
+
+    @functools.cached_property
+    def _without_stages(self) -> frozenset[str]:
+        groups = self._still.groups.values()
+        kinds = (_kind_of_group(one.name, one.description) for one in groups if not one.has_peers)
+        return frozenset(["", "default_pg", *kinds])
 
     def _is_odd(self, rank: int) -> bool:
         places = range(self._examined[rank], len(self._made[rank]))
@@ -133,11 +161,20 @@ class Orders:
             known = after[before]
             if known[call] > 1:
                 return False
-            if known.total() > ALIKE and not _is_loop(before[1:]):
+            if known.total() - known[call] <= ALIKE:
+                continue
+            is_loop = _is_loop(before[1:])
+            if is_loop and then.total() == then[call]:
+                return False  # none that does the same has been here, and so it may be the end
+            if not is_loop:
                 # What those that do the same have never called is odd only if nobody has.
                 is_known = self._called[before[0], call] > 1 or self._called[-1, call] == 1
                 return len(known) == 2 and is_known
         return False
+
+
+def _kind_of_group(name: str, description: str) -> str:
+    return name if description in UNNAMED else description
 
 
 def _is_loop(calls: Sequence[int]) -> bool:
