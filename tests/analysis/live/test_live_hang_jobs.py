@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
+import pickle
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -78,6 +80,28 @@ def test_who_waits_has_no_other_order_than_ranks_that_stopped_before_it(
     a loop which the short dumps of ranks that do the same do not have, or a stage of a pipeline has
     made more calls than two others."""
     assert outcome(layout, fault, seed, tmp_path / "job") == "exact"
+
+
+def test_groups_without_a_description_whose_numbers_differ_from_rank_to_rank(
+    tmp_path: Path,
+) -> None:
+    """So that the pairs of a pipeline and others have one number."""
+    job = Job("pairs", "skip send", 209)
+    assert job.go()
+    for rank, written_s in job.write(tmp_path).items():
+        path = tmp_path / f"dump_{rank}"
+        dump = pickle.loads(path.read_bytes())
+        for one in dump["entries"]:
+            one["pg_id"] += rank % 3
+        status = dump["pg_status"].items()
+        dump["pg_status"] = {str(int(number) + rank % 3): last for number, last in status}
+        path.write_bytes(pickle.dumps(dump, protocol=2))
+        os.utime(path, (written_s, written_s))
+    (tmp_path / "logs").mkdir()
+    found = live.snapshot(tmp_path / "logs", flight_recorder=tmp_path / "dump_")
+    causes = found["flight_recorder"]["causes"]
+    assert {rank for one in causes if one["decided"] for rank in one["ranks"]} <= job.culprits
+    assert job.culprits <= {rank for one in causes for rank in one["ranks"]}
 
 
 @pytest.mark.thorough

@@ -93,6 +93,7 @@ def find_groups(dumps: Sequence[Dump], world_size: int = 0) -> dict[tuple[int, s
         for name, group in dump.groups.items():
             calls.setdefault((name, _listed(dump, name, group)), {})[dump.rank] = group
     numbers = _numbers_of_descriptions(dumps)
+    is_counted_alike = all(len({g.number for g in own.values()}) == 1 for own in calls.values())
     groups: dict[_Key, Group] = {}
     for (name, ranks), own in calls.items():
         first = next(iter(own.values()))
@@ -105,7 +106,11 @@ def find_groups(dumps: Sequence[Dump], world_size: int = 0) -> dict[tuple[int, s
             name=name,
             description=first.description,
             members=members,
-            role=_role(name, first, dumps[0].descriptions if described else {}),
+            role=_role(
+                first.description,
+                first.number if is_counted_alike else name,
+                dumps[0].descriptions if described else {},
+            ),
             calls=own,
             numbers=frozenset(known),
             has_peers=any(group.has_peers for group in own.values()),
@@ -145,13 +150,12 @@ def _numbers_of_descriptions(dumps: Sequence[Dump]) -> Mapping[str, set[str]]:
     return numbers
 
 
-def _role(name: str, group: GroupCalls, descriptions: Mapping[str, str]) -> str:
-    """The description where there is one, and torch's number where there is none, or where a rank
-    has several groups of that description."""
-    alike = Counter(descriptions.values())[group.description]
-    if group.description in UNNAMED or alike > 1:
-        return f"{group.description} {group.number}"
-    return group.description
+def _role(description: str, place: str, descriptions: Mapping[str, str]) -> str:
+    """The description where there is one, and the place among others where there is none, or where
+    a rank has several groups of that description. place: torch's number, where it is the same on
+    all members of each group, else the name."""
+    alike = Counter(descriptions.values())[description]
+    return f"{description} {place}" if description in UNNAMED or alike > 1 else description
 
 
 def _members(calls: Mapping[int, GroupCalls], world_size: int) -> tuple[int, ...]:
