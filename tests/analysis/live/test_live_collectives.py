@@ -125,6 +125,15 @@ class TestWhoNeverEntered:
         (cause,) = seen(logs, dumps)["causes"]
         assert (cause["kind"], cause["ranks"], cause["decided"]) == ("no dump", [0, 1], False)
 
+    def test_two_lost_dumps_of_a_pipeline(self, logs: Path, dumps: Path) -> None:
+        """Rank 2 waits for rank 1, which may wait for rank 0."""
+        write_beats(logs, *(beat(rank, 9, "iter", world_size=4) for rank in range(4)))
+        for rank in (2, 3):
+            call = entry(0, f"recv {rank}<-{rank - 1}", 1, state="started", peer=1)
+            write_dump(dumps, rank, [call])
+        (cause,) = seen(logs, dumps)["causes"]
+        assert (cause["kind"], cause["ranks"], cause["decided"]) == ("no dump", [0, 1], False)
+
     def test_a_rank_without_a_dump(self, logs: Path, dumps: Path) -> None:
         write_beats(logs, beat(0, 3, "iter", world_size=3))
         for rank in (0, 1):

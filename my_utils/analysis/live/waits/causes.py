@@ -110,6 +110,13 @@ class _Graph:
             for rank in ranks
         }
 
+    def lost_beside(self, ranks: Collection[int]) -> set[int]:
+        """The other ranks without a dump in a pipeline of these, in which a rank waits for one
+        other, and that one for the next."""
+        groups = [group.members for group in self.still.groups.values() if group.has_peers]
+        beside = {rank for own in groups if not set(own).isdisjoint(ranks) for rank in own}
+        return beside.difference(ranks, self.still.dumps, self.still.gone)
+
     def after(self, vertex: _Vertex) -> Sequence[_Vertex]:
         if isinstance(vertex, tuple):
             return self.nodes[vertex[1]].holders
@@ -312,8 +319,9 @@ def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
         return []
     odd = graph.orders.odd(left)
     found = [_Blame("other order", odd, held[0], held, decided=False)] if odd else []
-    idle = [rank for rank in graph.still.idle if rank not in explained]
-    is_clear = not (odd or idle) and len(named) == 1 and all(one.decided for one in causes)
-    named = sorted({*named, *idle})  # for which those without a dump may wait
+    may_hold = {rank for rank in graph.still.idle if rank not in explained}
+    may_hold.update(rank for rank in graph.lost_beside(named) if rank not in may_wait)
+    is_clear = not (odd or may_hold) and len(named) == 1 and all(one.decided for one in causes)
+    named = sorted({*named, *may_hold})  # those without a dump may wait for one another, too
     found.append(_Blame("no dump", named, held[0], held, decided=is_clear))
     return [_cause(one, graph) for one in found]
