@@ -12,6 +12,7 @@ from ...core.run_files.state import Rank
 from ...tensors.replicas.result import ReplicasData
 from ..process_stacks.record import Frame, StackRecord, Thread
 from ..process_stacks.request import WAIT_S, Stacks, request_stacks, wait_for_stacks
+from .flight_files import RECORDER
 from .poll import Snapshot
 from .result import SnapshotData
 from .view import visible
@@ -23,9 +24,12 @@ FRAMES_SHOWN = 16
 # The file whose functions are torch's collectives; those of another name prepare them.
 _COLLECTIVES = "distributed_c10d.py"
 _NOT_COLLECTIVES = ("_", "wrapper", "Work")
-_LIBRARIES = tuple(f"{os.sep}{name}" for name in ("torch/", "site-packages/", "lib/python"))
+_LIBRARIES = (
+    *(f"{os.sep}{name}" for name in ("torch/", "site-packages/", "lib/python")),
+    RECORDER,
+)
 # The thread of `my_utils run` that watches for a standstill.
-_OURS = os.path.join("my_utils", "run", "stages", "standstill.py")
+_OURS = f"{RECORDER}standstill.py"
 
 
 class StacksOfRankData(TypedDict):

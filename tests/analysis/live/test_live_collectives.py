@@ -203,6 +203,25 @@ class TestOtherVerdicts:
             "all_reduce of 64 Float by ranks 0-1 under #2 "
         )
 
+    def test_they_wait_in_what_they_called(
+        self, logs: Path, dumps: Path, run_python: RunPython
+    ) -> None:
+        """And not in what the first called that came. The recorder's own lines are nobody's."""
+        write_dump(dumps, 1, calls("barrier", last="started"), world=3)
+        for rank in (0, 2):
+            (call,) = calls("all_reduce", last="started")
+            frame = {"name": "timed", "filename": "/x/my_utils/run/stages/meetings.py", "line": 284}
+            call["frames"].insert(1, frame)
+            call["time_created_ns"] += 10**9
+            write_dump(dumps, rank, [call], world=3)
+        (cause,) = seen(logs, dumps)["causes"]
+        call = cause["call"]
+        assert (call["name"], call["place"]) == ("all_reduce", "train.py:88 in step")
+        done = run_python(
+            "-m", "my_utils", "live", str(logs), "--once", "--flight-recorder", str(dumps)
+        )
+        assert "  2 ranks wait: 2 in all_reduce of the default group" in done.stdout.splitlines()
+
     def test_different_numbers_of_elements(self, logs: Path, dumps: Path) -> None:
         for rank in range(2):
             sizes = [[8, 2 + rank]]

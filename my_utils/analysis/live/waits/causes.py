@@ -80,6 +80,9 @@ class _Graph:
 
     def _accuse(self, node: Node, ranks: list[int]) -> None:
         node.accused = ranks
+        others = [self.still.stands[rank].call for rank in node.inside if rank not in ranks]
+        if ranks and others:  # what is shown is the call in which these wait
+            node.call = min(others, key=lambda call: call.created_ns)
         for rank in ranks:
             if rank not in self.parted or self.still.nodes.get(rank) is node:
                 self.parted[rank] = node

@@ -115,8 +115,9 @@ def waiting_line(nodes: Sequence[Node], named: Iterable[int]) -> Iterator[str]:
     blamed = set(named)
     counts: dict[str, set[int]] = {}
     for node in nodes:
-        where = f"{node.call.name.partition(' ')[0]} of {_role(node)}"
-        counts.setdefault(where, set()).update(set(node.inside) - blamed)
+        for name, ranks in (node.kinds or {node.call.name: node.inside}).items():
+            where = f"{name.partition(' ')[0]} of {_role(node)}"
+            counts.setdefault(where, set()).update(set(node.inside).intersection(ranks) - blamed)
     waiting = set().union(*counts.values()) if counts else set()
     if not waiting:
         return
