@@ -199,8 +199,10 @@ def _find_hang(
             hung = find_hang(folders, ranks, after_s, verdict)
     except OSError:  # the verdict says which directory cannot be read
         return None
-    if hung is not None or ((found or all_closed) and len(folders) == len(named)):
-        verdict.hangs = hung is not None and hung.hangs
+    if hung is not None:
+        verdict.hangs = hung.hangs or None  # it had hung, which is above the verdict
+    elif (found or all_closed) and len(folders) == len(named):
+        verdict.hangs = False
     return hung
 
 

@@ -121,7 +121,13 @@ def ended_standing_lines(log_dirs: Sequence[str], after_s: float) -> list[str]:
     where no rank had made others wait for so long when it ended. OSError when a directory cannot be
     listed."""
     from ..analysis.live.collectives import dumps_in
-    from ..analysis.live.poll import SnapshotRequest, ended_in_order, make_usual, take_snapshot
+    from ..analysis.live.poll import (
+        SnapshotRequest,
+        ended_in_order,
+        made_others_wait,
+        make_usual,
+        take_snapshot,
+    )
     from ..analysis.live.recorded import Recorded
     from ..analysis.live.view import HEAD_LINES, standstill_lines
 
@@ -130,7 +136,7 @@ def ended_standing_lines(log_dirs: Sequence[str], after_s: float) -> list[str]:
     seen = take_snapshot(request, usual)
     if ended_in_order(seen.found.ranks, usual):
         return []
-    if seen.hang is None or not (seen.hang.waiting or any(one.waiting for one in seen.causes)):
+    if not made_others_wait(seen):
         return []
     return standstill_lines(seen)[:HEAD_LINES]
 

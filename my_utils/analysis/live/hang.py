@@ -25,10 +25,11 @@ class Hang:
     missing: tuple[int, ...]  # ranks without files, where others wait
     since_ns: int | None  # when the first of them last made progress; Unix time
     longest: Rank | None  # of the living ranks, the one without progress for longest
+    had_hung: bool = False  # by its dumps, when all ranks ended; their stages do not say it
 
     @property
     def hung(self) -> bool:
-        return bool(self.suspects or self.waiting)
+        return bool(self.suspects or self.waiting or self.had_hung)
 
     @property
     def crowd(self) -> tuple[int | None, tuple[str, ...]] | None:

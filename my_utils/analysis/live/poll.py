@@ -138,7 +138,7 @@ def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snaps
     if hung_after_s is not None and standing.stuck_here:
         notes = ask_ras(found.ranks)
     gone = gone_ranks(ranks) | {rank for rank, note in notes.items() if note == DEAD}
-    collectives = _read_dumps(request, ranks, gone, at_end)
+    collectives = _read_dumps(request, gone, at_end)
     named = find_root_causes(standing, collectives, after_s, notes)
     if at_end is not standing:
         then = find_root_causes(at_end, collectives, after_s, {})
@@ -149,6 +149,8 @@ def take_snapshot(request: SnapshotRequest, usual: Usual | None = None) -> Snaps
     if hung_after_s is not None:
         hang = find_hang(ranks, missing, hung_after_s, suspects)
         suspects = _as_now(hang.suspects, found.ranks)
+        if not hang.hung and not any(one.alive for one in found.ranks):
+            hang = _as_dumps_say(hang, named.causes, found.ranks, usual)
     return Snapshot(
         log_dirs=request.log_dirs,
         found=found,
@@ -171,10 +173,18 @@ def ended_in_order(ranks: Sequence[Rank], usual: Usual) -> bool:
     return bool(ranks) and all(one.state == "closed" and not usual.error(one) for one in ranks)
 
 
+def made_others_wait(seen: Snapshot) -> bool:
+    """Whether a rank held up others, and not only ended."""
+    return seen.hang is not None and bool(
+        seen.hang.waiting or any(one.waiting for one in seen.causes)
+    )
+
+
 def _read_dumps(
-    request: SnapshotRequest, ranks: Sequence[Rank], gone: Collection[int], standing: Standing
+    request: SnapshotRequest, gone: Collection[int], standing: Standing
 ) -> Collectives | None:
-    """Those that are asked for; else, to know whether the run hangs, those that it wrote itself."""
+    """Those that are asked for; else, to know whether the run hangs, those that it wrote itself.
+    standing: of the ranks as they are, or were when the run was ended."""
     place, asked = request.flight_recorder, request.flight_recorder is not None
     if not asked and request.hung_after_s is not None:
         place = dumps_in(request.log_dirs)
@@ -182,11 +192,21 @@ def _read_dumps(
         return None
     try:
         waits = standing.recorded_waits()
-        return find_collectives(place, ranks, request.processes, gone, waits)
+        return find_collectives(place, standing.ranks, request.processes, gone, waits)
     except OSError:
         if asked:
             raise
         return None
+
+
+def _as_dumps_say(
+    hang: Hang, causes: Sequence[RootCause], ranks: Sequence[Rank], usual: Usual
+) -> Hang:
+    """Of a run that is over: an exception, as Ctrl-C is one, closes the stages that were open."""
+    waits = [one.node.call.created_ns for one in causes if one.node is not None and one.waiting]
+    if not waits or ended_in_order(ranks, usual):
+        return hang
+    return dataclasses.replace(hang, had_hung=True, since_ns=min(waits))
 
 
 def _as_now(suspects: Sequence[Suspect], ranks: Sequence[Rank]) -> list[Suspect]:

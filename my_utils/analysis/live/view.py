@@ -55,7 +55,7 @@ class View:
         if not found.ranks:
             lines.append("no rank has left a journal or a heartbeat here yet")
         if seen.hang is not None and found.ranks:
-            lines.append(self._paint(hang_text(seen.hang), "bold"))
+            lines.append(self._paint(_head_text(seen), "bold"))
             lines += self.held_up_lines(seen, at, HEAD_LINES - 1 - len(by_dumps))
         is_long = seen.hang is not None or len(found.ranks) > GROUP_ABOVE
         group = is_long if self.group is None else self.group
@@ -127,10 +127,15 @@ def standstill_lines(seen: Snapshot, at: Mapping[int, str] | None = None) -> lis
     if found is not None and found.nodes:
         by_dumps = collective_lines(found, seen.found.ranks, at)
     held_up = View().held_up_lines(seen, at, HEAD_LINES - 1 - len(by_dumps))
-    head = hang_text(seen.hang)
-    if not any(rank.alive for rank in seen.found.ranks):
-        head = head.replace("hangs", "hung", 1)
-    return [visible(line) for line in (head, *by_dumps, *held_up)]
+    return [visible(line) for line in (_head_text(seen), *by_dumps, *held_up)]
+
+
+def _head_text(seen: Snapshot) -> str:
+    """`hang_text`, in the past where no process lives."""
+    assert seen.hang is not None
+    text = hang_text(seen.hang)
+    lives = any(rank.alive for rank in seen.found.ranks)
+    return text if lives else text.replace("hangs", "hung", 1)
 
 
 def _more_line(rest: Sequence[Suspect]) -> Iterator[str]:

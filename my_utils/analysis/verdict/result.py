@@ -338,9 +338,9 @@ class Verdict:
     step_ns: the mean of a judged step. samples_a_step, tokens_a_step: of all ranks together, None
         where they were not recorded. model_flops: of a step of all ranks, and the peak of their
         devices; None where `my_utils.set_model_flops` was not called. hangs: whether a process that
-        is alive makes no progress; None where nobody looked at the processes. gpu_errors: sentences
-        about critical errors of GPUs, and losses about rows that were lost; both are among the
-        notes, too.
+        is alive makes no progress; None where nobody looked at the processes, and where the run had
+        hung when they ended. gpu_errors: sentences about critical errors of GPUs, and losses about
+        rows that were lost; both are among the notes, too.
     window_steps, single_from: `width` and `single_from` of RunData.
     notes: sentences about the files and the rules.
 

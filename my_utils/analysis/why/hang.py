@@ -16,6 +16,7 @@ from ..live.poll import (
     SnapshotRequest,
     as_data,
     ended_in_order,
+    made_others_wait,
     make_usual,
     take_snapshot,
 )
@@ -93,7 +94,7 @@ class HungRun:
             return [
                 "ENDED in the middle of its work; none of its processes is alive, so there are no "
                 f"Python stacks{self._ending()}",
-                head,
+                *([head] if made_others_wait(self.seen) else []),
                 *shown,
             ]
         stacks = stack_view_lines(self.stacks, self.seen)

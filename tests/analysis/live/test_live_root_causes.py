@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from my_utils.analysis import live
+from my_utils.cli import live as live_command, why
 from my_utils.run.closing import ended_standing_lines, verdict_lines
 
 from ...conftest import RunPython
@@ -41,6 +42,12 @@ def in_call(rank: int, call: str, **more: Any) -> dict[str, Any]:
     stage = {**lane["open"][0], "name": call}
     waiting["lanes"].append({**lane, "tag": "collectives", "open": [stage]})
     return waiting
+
+
+def calls_at(at_s: float, *names: str) -> list[dict[str, Any]]:
+    """Calls of that moment, the last of which is under way."""
+    made = calls(*names, last="started")
+    return [{**call, "time_created_ns": int(at_s * 1e9) + n} for n, call in enumerate(made)]
 
 
 def write_rows(folder: Path, rank: int, *rows: tuple[str, str]) -> None:
@@ -113,11 +120,13 @@ class TestProcessesThatEnded:
         self, dumps: Path, start_rank: Start
     ) -> None:
         """Two have left none: one is dead, the other has only lost its file."""
-        for rank in (0, 1):
-            write_dump(dumps, rank, calls("all_reduce", "broadcast", last="started"))
         for rank in (0, 1, 3):
             start_rank(rank, 12, "forward", world=4)
         dead = start_rank(2, 12, "forward", world=4)
+        began_s = time.time()
+        for rank in (0, 1):
+            path = write_dump(dumps, rank, calls_at(began_s, "all_reduce", "broadcast"))
+            os.utime(path, (began_s + 60, began_s + 60))
         data = snapshot(dumps.parent / "logs", flight_recorder=dumps)
         (cause,) = data["flight_recorder"]["causes"]
         assert (cause["kind"], cause["ranks"], cause["decided"]) == ("no dump", [2, 3], False)
@@ -235,6 +244,62 @@ class TestTheClosingLines:
         assert head.endswith(": step 12, in iter > all_reduce, 2 ranks: 0,2")
         assert line.startswith("! rank 1 on node-a, step 12, in iter > input, since ")
         assert line.endswith("in iter > input while 2 of 3 ranks wait in iter > all_reduce")
+
+    @pytest.mark.slow
+    def test_a_pause_that_was_longer_than_the_wait_in_the_dumps(
+        self, logs: Path, start_rank: Start
+    ) -> None:
+        """The ranks had waited for four seconds when these were written, and waited on until they
+        were killed."""
+        folder = logs / "flight_recorder"
+        folder.mkdir()
+        processes = [start_rank(rank, 12, "iter,backward", world=2) for rank in range(2)]
+        began_s = time.time()
+        waits = calls_at(began_s, "all_reduce")
+        os.utime(write_dump(folder, 0, waits, world=2), (began_s + 4, began_s + 4))
+        os.utime(write_dump(folder, 1, [], world=2), (began_s + 4, began_s + 4))
+        wait_until(lambda: snapshot(logs)["ranks"][0]["still_s"] > BETWEEN_S)
+        while_alive = snapshot(logs, hung_after_s=5.0)["causes"]
+        for process in processes:
+            kill(process)
+        after = snapshot(logs, hung_after_s=5.0)["causes"]
+        assert [(one["kind"], one["ranks"], one["decided"]) for one in after] == [
+            (one["kind"], one["ranks"], one["decided"]) for one in while_alive
+        ]
+        assert after[0]["ranks"] == [1]
+        assert after[0]["waited_s"] > 5.0
+
+    def test_after_ctrl_c_all_say_the_same(
+        self, logs: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """KeyboardInterrupt has closed the stages; who of two was awaited is not known any more."""
+        write_beats(logs, *(beat(rank, 12, closed=True, world_size=3) for rank in range(3)))
+        for rank in range(3):
+            write_rows(logs, rank, ("my_utils.run_end", "iterations=12,error=KeyboardInterrupt"))
+        folder = logs / "flight_recorder"
+        folder.mkdir()
+        write_dump(folder, 0, calls("all_reduce", last="started"), world=3)
+        for rank in (1, 2):
+            write_dump(folder, rank, [], world=3)
+        head, dumps, line, *_ = ended_standing_lines([str(logs)], HUNG_S)
+        assert head.startswith("hung since ")
+        assert line.startswith("! undecided: ranks 1-2 never entered all_reduce #1")
+        why.main([str(logs)])
+        assert capsys.readouterr().out.splitlines()[1:4] == [head, dumps, line]
+        assert live_command.main([str(logs), "--hung", str(HUNG_S)]) == 3
+        said = capsys.readouterr().out.splitlines()
+        assert {head, dumps, line} <= set(said)
+
+    def test_a_process_that_only_crashed_did_not_hang(
+        self, logs: Path, start_rank: Start, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        kill(start_rank(0, 12, "iter,forward", world=1))
+        why.main([str(logs)])
+        said = capsys.readouterr().out
+        assert said.startswith("ENDED in the middle of its work")
+        assert "! rank 0 on node-a, step 12, in iter > forward" in said
+        assert "hung since" not in said
+        assert ended_standing_lines([str(logs)], HUNG_S) == []
 
     def test_a_run_that_ended_in_good_order(self, logs: Path) -> None:
         """Its last evaluation took a minute, so there are dumps still."""

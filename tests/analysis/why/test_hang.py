@@ -22,7 +22,8 @@ from ...support.schemas import loads_checked
 
 WAIT_S = 60.0
 
-# Ranks that train until step 6, in which rank 2 stays in its input and the others wait for it.
+# Ranks that train until step 6, or 399, in which rank 2 stays in its input and the others wait for
+# it.
 RANK = """
 import ctypes, signal, sys, threading, time
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # die with the parent
@@ -40,12 +41,15 @@ def decode_jpeg():
 def all_reduce():
     if hangs:
         stop_here()
-for step in range(7):
-    hangs = sys.argv[3] == "hangs" and step == 6
+steps = 400 if sys.argv[3] == "hangs late" else 7
+for step in range(steps):
+    hangs = sys.argv[3].startswith("hangs") and step == steps - 1
     timer.set_step(step)
     with timer.time_stage("iter"):
         with timer.time_stage("input"):
             decode_jpeg()
+        if steps > 7:
+            time.sleep(0.001)
         with timer.time_stage("all_reduce"):
             all_reduce()
 if sys.argv[3] == "idles":
@@ -166,6 +170,20 @@ def test_without_a_living_process_it_says_so(job: Job, capsys: pytest.CaptureFix
     assert status == 4  # seven steps are too few for a verdict, and a hang is none
     assert main([str(job.log_dir), "--json"]) == 4
     assert loads_checked("why", capsys.readouterr().out)["hang"]["stacks"] is None
+
+
+def test_below_a_hang_that_is_over_no_hang_is_said(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.start("hangs late")
+    job.wait_until_still(0.5)
+    job.end()
+    capsys.readouterr()
+    main([str(job.log_dir), "--hung", "0.5"])
+    said = capsys.readouterr().out
+    assert "\nhung since " in said
+    assert "\nnot timed " in said, said
+    assert "no hang" not in said
 
 
 def test_a_run_that_is_over_hangs_in_nothing(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
