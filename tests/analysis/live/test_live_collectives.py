@@ -355,6 +355,23 @@ class TestBesideTheRanks:
             "of rank 2, in a run of 2 ranks",
         ]
 
+    def test_a_dump_of_a_hang_that_is_over(self, logs: Path, dumps: Path) -> None:
+        """An earlier job had left it in the same folder, and rank 3 has written none since."""
+        for rank in range(3):
+            write_dump(dumps, rank, calls(*["all_reduce"] * 40, last="started"))
+        hour_s = 3600.0
+        waits = calls("all_reduce", "all_reduce", last="started")
+        earlier = [{**call, "time_created_ns": START_NS - 2 * 3600 * 10**9} for call in waits]
+        old = write_dump(dumps, 3, earlier)
+        os.utime(old, (START_NS / 1e9 - hour_s, START_NS / 1e9 - hour_s))
+        found = seen(logs, dumps)
+        (cause,) = found["causes"]
+        assert (cause["kind"], cause["ranks"], cause["decided"]) == ("no dump", [3], False)
+        assert cause["reasons"][0].endswith(
+            "of ranks 0-3 for rank 3, whose dump is lost or does not say it"
+        )
+        assert (cause["waiting"], found["stale"]) == ([0, 1, 2], [3])
+
     def test_hundreds_of_them_by_several_processes(
         self, logs: Path, dumps: Path, run_python: RunPython
     ) -> None:

@@ -103,13 +103,16 @@ class Standstill:
         self.places = places_of(groups)
         self.pending = {dump.rank: _pending_records(dump) for dump in dumps}
         stands = {dump.rank: _stand(dump, groups) for dump in dumps}
+        known = {rank: stand for rank, stand in stands.items() if stand is not None}
+        begun = (one.call.created_ns for one in known.values() if one.waited_s >= HUNG_S)
+        self._latest_wait_s = max(begun, default=0) / 1e9
         self.stale = frozenset(
-            rank for rank, stand in stands.items() if stand is not None and self._is_stale(stand)
+            rank
+            for rank, stand in known.items()
+            if self._is_stale(stand) or self._is_over(rank, stand, known)
         )
         self.stands: dict[int, Stand] = {
-            rank: stand
-            for rank, stand in stands.items()
-            if stand is not None and rank not in self.stale
+            rank: stand for rank, stand in known.items() if rank not in self.stale
         }
         self.nodes: dict[int, Node] = {}  # of each rank that waits somewhere
         self._find_nodes()
@@ -171,6 +174,23 @@ class Standstill:
         the rank has not waited yet."""
         written_s = stand.call.created_ns / 1e9 + stand.waited_s
         return stand.waited_s < HUNG_S and written_s < self.newest_s - SAME_MOMENT_S
+
+    def _is_over(self, rank: int, stand: Stand, stands: Mapping[int, Stand]) -> bool:
+        """Whether the dump is of a standstill before this one, as that of an earlier job may be:
+        others have ended the call since, and then waited for long in one that they made later."""
+        written_s = _written_s(self.dumps[rank])
+        if stand.peers or self._latest_wait_s <= written_s + SAME_MOMENT_S:
+            return False
+        for other in stand.group.members:
+            later = stands.get(other)
+            if later is None or later.waited_s < HUNG_S:
+                continue
+            dump = self.dumps[other]
+            is_later = later.call.created_ns / 1e9 > written_s + SAME_MOMENT_S
+            last = stand.group.last(dump) if stand.group.is_sure(dump) else None
+            if is_later and (last or 0) >= stand.call.seq:
+                return True
+        return False
 
     def _find_nodes(self) -> None:
         collectives: dict[tuple[int, int], Node] = {}

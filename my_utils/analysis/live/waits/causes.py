@@ -310,7 +310,11 @@ def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
     explained = {rank for cause in causes for rank in (*cause.ranks, *cause.waiting)}
     left = [rank for rank in sorted(graph.still.stands) if rank not in explained]
     nodes = {id(node): node for node in map(graph.still.nodes.__getitem__, left)}
-    open_nodes = [node for node in nodes.values() if node.unknown and not node.holders]
+    open_nodes = [
+        node
+        for node in nodes.values()
+        if not node.holders and (node.unknown or graph.still.stale.intersection(node.unclear))
+    ]
     if not open_nodes:
         return []
     may_wait = graph.share_a_group(explained)
@@ -324,6 +328,7 @@ def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
     found = [_Blame("other order", odd, held[0], held, decided=False)] if odd else []
     may_hold = {rank for rank in graph.still.idle if rank not in explained}
     may_hold.update(rank for rank in graph.lost_beside(named) if rank not in may_wait)
+    may_hold.update(graph.still.dumps.keys() & named)  # which do not say it
     is_clear = not (odd or may_hold) and len(named) == 1 and all(one.decided for one in causes)
     named = sorted({*named, *may_hold})  # those without a dump may wait for one another, too
     found.append(_Blame("no dump", named, held[0], held, decided=is_clear))

@@ -93,9 +93,11 @@ def _less_sure(cause: Cause, who: str, has: str, call: str) -> str:
         is_are, it = ("is", "it") if len(cause.ranks) == 1 else ("are", "them")
         return f"{who} {is_are} gone, and others wait for {it} in {call}"
     if cause.kind == "no dump":
+        if cause.decided:
+            return f"{who} left no dump, and others wait for it in {call}"
         if len(cause.ranks) > 1:
             return f"others wait in {call} for one of {who}, whose dumps are lost or do not say it"
-        return f"{who} left no dump, and others wait for it in {call}"
+        return f"others wait in {call} for {who}, whose dump is lost or does not say it"
     if cause.kind == "other order":
         return f"{who} {has} an order of calls that nobody else has; others wait in {call}"
     if cause.kind == "inside":
