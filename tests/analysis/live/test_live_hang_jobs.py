@@ -71,14 +71,19 @@ def test_a_dead_rank_without_a_dump_is_named_and_not_who_waits_for_it(tmp_path: 
 
 @pytest.mark.parametrize(
     ("layout", "fault", "seed"),
-    [("3d", "late", 100), ("context", "late, one lost", 500), ("3d", "late, early dump", 2)],
+    [
+        ("3d", "late", 100),
+        ("context", "late, one lost", 500),
+        ("3d", "late, early dump", 2),
+        ("context", "late, early dump", 301),
+    ],
 )
 def test_who_waits_has_no_other_order_than_ranks_that_stopped_before_it(
     layout: str, fault: str, seed: int, tmp_path: Path
 ) -> None:
-    """In these the innocent half of a pair, or all but one rank of a ring, have come to the end of
-    a loop which the short dumps of ranks that do the same do not have, or a stage of a pipeline has
-    made more calls than two others."""
+    """In these the innocent half of a pair, or ranks of a ring, have come further than the short
+    dumps of ranks that do the same, or a stage of a pipeline has made more calls than two others.
+    """
     assert outcome(layout, fault, seed, tmp_path / "job") == "exact"
 
 

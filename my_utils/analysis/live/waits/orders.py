@@ -43,6 +43,7 @@ class Orders:
         self._numbers: dict[_Word, int] = {_GAP: 0}
         self._classes: dict[_Class, int] = {}
         self._class_of: dict[int, int] = {}  # ranks of a class make the same calls
+        self._sizes = Counter[int]()  # of classes
         self._made: dict[int, array[int]] = {}
         self._examined: dict[int, int] = {}  # from where on
         self._there: dict[int, list[tuple[object, ...]]] = {}  # calls before each, with numbers
@@ -72,6 +73,7 @@ class Orders:
         self._examined[rank] = max(0, at - first - BEFORE)
         places = self._still.places.get(rank, ())
         alike = self._class_of[rank] = self._classes.setdefault(places, len(self._classes))
+        self._sizes[alike] += 1
         self._called.update((which, call) for call in made for which in (alike, -1))
         for place in range(max(0, len(records) - BEFORE), len(records)):
             _, *call, record = _call_at(self._still, rank, place)
@@ -164,8 +166,8 @@ class Orders:
             if known.total() - known[call] <= ALIKE:
                 continue
             is_loop = _is_loop(before[1:])
-            if is_loop and then.total() == then[call]:
-                return False  # none that does the same has been here, and so it may be the end
+            if then.total() == then[call] and (is_loop or self._sizes[before[0]] > 1):
+                return False  # none that does the same has been here, so the program may say it
             if not is_loop:
                 # What those that do the same have never called is odd only if nobody has.
                 is_known = self._called[before[0], call] > 1 or self._called[-1, call] == 1
