@@ -153,14 +153,13 @@ class Standstill:
 
     @property
     def idle(self) -> list[int]:
-        """The ranks that were in no call when the others hung, and have gone on from none that may
-        have failed."""
-        hung_s = self.newest_s - HUNG_S
+        """The ranks that had been in no call for long when their dumps were written, and have gone
+        on from none that may have failed."""
         return [
             rank
             for rank, dump in self.dumps.items()
-            if rank not in self.stands and rank not in self.stale and 0.0 < dump.newest_s < hung_s
-            if self.maybe_failed(rank) is None
+            if rank not in self.stands and rank not in self.stale
+            if 0.0 < dump.newest_s <= _written_s(dump) - HUNG_S and self.maybe_failed(rank) is None
         ]
 
     def without_dump(self, group: Group) -> list[int]:

@@ -310,10 +310,9 @@ def _without_dump(graph: _Graph, causes: Sequence[Cause]) -> list[Cause]:
     explained = {rank for cause in causes for rank in (*cause.ranks, *cause.waiting)}
     left = [rank for rank in sorted(graph.still.stands) if rank not in explained]
     nodes = {id(node): node for node in map(graph.still.nodes.__getitem__, left)}
-    open_nodes = [
-        node
-        for node in nodes.values()
-        if not node.holders and (node.unknown or graph.still.stale.intersection(node.unclear))
+    held_up = [node for node in nodes.values() if not node.holders]
+    open_nodes = [node for node in held_up if node.unknown] or [
+        node for node in held_up if graph.still.stale.intersection(node.unclear)
     ]
     if not open_nodes:
         return []
