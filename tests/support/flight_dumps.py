@@ -60,6 +60,12 @@ def calls(*names: str, last: str = "completed", **more: Any) -> list[dict[str, A
     return entries
 
 
+def calls_at(at_s: float, *names: str) -> list[dict[str, Any]]:
+    """Calls of that moment, the last of which is under way."""
+    made = calls(*names, last="started")
+    return [{**call, "time_created_ns": int(at_s * 1e9) + n} for n, call in enumerate(made)]
+
+
 def content(
     entries: list[dict[str, Any]],
     groups: dict[str, tuple[str, list[int]]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
@@ -18,7 +19,7 @@ from my_utils.analysis import live
 from my_utils.analysis.live import ras
 from my_utils.core.run_files.ranks import find_ranks
 
-from ...support.flight_dumps import calls, write_dump
+from ...support.flight_dumps import calls_at, write_dump
 from ...support.live_ranks import Start, Started, beat, wait_until, write_beats
 
 pytestmark = pytest.mark.no_torch
@@ -178,8 +179,10 @@ class TestWhatItSays:
         dumps = tmp_path / "dumps"
         dumps.mkdir()
         for rank in (0, 1):
-            write_dump(dumps, rank, calls("all_reduce", "broadcast", last="started"))
             start_rank(rank, 12, "forward", world=4)
+            began_s = time.time()
+            path = write_dump(dumps, rank, calls_at(began_s, "all_reduce", "broadcast"))
+            os.utime(path, (began_s + 60, began_s + 60))
         serve(answers(report(4, missing(3, -1, dead=True), missing(2, -1, silent=True))))
         write_beats(tmp_path, *(beat(rank, 12, "forward") for rank in (2, 3)))
         data: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from my_utils.cli import live as live_command, why
 from my_utils.run.closing import ended_standing_lines, verdict_lines
 
 from ...conftest import RunPython
-from ...support.flight_dumps import calls, write_dump
+from ...support.flight_dumps import calls, calls_at, write_dump
 from ...support.live_ranks import Start, Started, beat, kill, wait_until, write_beats
 from ...support.run_csv import RankCsv
 
@@ -42,12 +42,6 @@ def in_call(rank: int, call: str, **more: Any) -> dict[str, Any]:
     stage = {**lane["open"][0], "name": call}
     waiting["lanes"].append({**lane, "tag": "collectives", "open": [stage]})
     return waiting
-
-
-def calls_at(at_s: float, *names: str) -> list[dict[str, Any]]:
-    """Calls of that moment, the last of which is under way."""
-    made = calls(*names, last="started")
-    return [{**call, "time_created_ns": int(at_s * 1e9) + n} for n, call in enumerate(made)]
 
 
 def write_rows(folder: Path, rank: int, *rows: tuple[str, str]) -> None:
