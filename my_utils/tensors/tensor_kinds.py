@@ -48,7 +48,7 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
     if tensor.numel() == 0:
         return torch.empty(tensor.shape, dtype=tensor.dtype)
     kind = f"{name} is a {type(tensor).__name__} without memory of its own"
-    if _is_cut(tensor):
+    if is_cut(tensor):
         raise TypeError(f"{kind}: its storage was freed or cut")
     try:
         found = resolve_lazy(as_bytes(tensor))
@@ -59,12 +59,13 @@ def resolve(tensor: Tensor, name: str) -> Tensor:
     return found
 
 
-def _is_cut(tensor: Tensor) -> bool:
-    """Whether the storage was freed, or ends before the last element: torch would read beyond."""
+def is_cut(tensor: Tensor) -> bool:
+    """Whether the storage of a strided tensor was freed, or ends before the last element: torch
+    would read beyond."""
     import torch
 
     is_plain = type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
-    if not is_plain or not has_kernels(tensor):
+    if not is_plain or not has_kernels(tensor) or tensor.numel() == 0:
         return False
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     end = (tensor.storage_offset() + last + 1) * tensor.element_size()

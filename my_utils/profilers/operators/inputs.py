@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...tensors.tensor_kinds import is_cut
+
 _CPU = torch.device("cpu")
 
 # What takes the place of a dtype that a device cannot compute with.
@@ -114,9 +116,12 @@ def copied(value: Any, device: torch.device | None = None) -> Any:
     """`value` with copies of its tensors, on `device` or where they are.
 
     A tensor that is in it twice has one copy; tensors that share memory have copies that share
-    memory in the same way; strides stay as they are.
+    memory in the same way; strides stay as they are. TypeError where memory was freed: torch would
+    end the process.
     """
     tensors = {id(tensor): tensor for tensor in tensors_in(value)}
+    if any(_has_memory(tensor) and is_cut(tensor) for tensor in tensors.values()):
+        raise TypeError("the storage of an input was freed or cut")
     copies: dict[int, Tensor] = {}
     for group in _sharing(list(tensors.values())):
         if len(group) == 1:

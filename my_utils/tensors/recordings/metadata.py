@@ -18,7 +18,7 @@ import torch
 from ... import tensors as _tensors
 from .. import torch_ops as _torch_ops
 from ..tensor_kinds import as_bytes
-from .parts import Part, split_tensor
+from .parts import Part, split_tensor, why_unreadable
 from .recording import TraceTensorMeta
 from .sample import Sampler
 from .walk import Found
@@ -97,6 +97,13 @@ def _plain_place(tensor: torch.Tensor) -> str | None:
     return place if place in _PLACES else None
 
 
+def _check_readable(tensor: torch.Tensor) -> None:
+    """TypeError where torch, which copies without a check, could end the process."""
+    reason = why_unreadable(tensor)
+    if reason is not None:
+        raise TypeError(reason)
+
+
 def md5_each(views: Sequence[torch.Tensor]) -> list[str | None]:
     """The digests of tensors on the CPU; None for one that has no readable memory."""
     try:
@@ -125,6 +132,7 @@ class _Md5Arena:
         self._lock = threading.RLock()
 
     def add(self, meta: TraceTensorMeta, tensor: torch.Tensor) -> None:
+        _check_readable(tensor)
         source = as_bytes(tensor.detach())
         wanted = source.numel() * source.element_size()
         if wanted > self.max_bytes:
@@ -345,6 +353,7 @@ class MetadataCollector:
         if sampler is not None:
 
             def sample(meta: TraceTensorMeta, source: torch.Tensor) -> None:
+                _check_readable(source)
                 meta.sample = sampler.take(source)
 
             _one_by_one(sample, metas, sources)
@@ -369,6 +378,7 @@ class MetadataCollector:
             if stats:
                 self._on_device.add_stats(meta, tensor)
             if sampler is not None:
+                _check_readable(tensor)
                 meta.sample = sampler.take(tensor)
                 self._on_device.add_sample(meta)
         except Exception as error:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..tensor_kinds import is_cut
 from .recording import TraceTensorMeta
 
 _SPARSE_PARTS = {
@@ -59,11 +60,12 @@ def _split_value(path: str, tensor: torch.Tensor) -> Iterator[Part]:
         for name in tensor.__tensor_flatten__()[0]:
             yield from _split_value(f"{path}.{name}", getattr(tensor, name))
     else:
-        reason = _why_unreadable(tensor)
+        reason = why_unreadable(tensor)
         yield Part(_form(path, tensor, reason), tensor if reason is None else None)
 
 
-def _why_unreadable(tensor: torch.Tensor) -> str | None:
+def why_unreadable(tensor: torch.Tensor) -> str | None:
+    """None where torch itself may read and copy the elements."""
     if is_transformed(tensor):
         return "inside vmap, grad and other transforms of torch.func there is no memory"
     if tensor.is_meta:
@@ -74,6 +76,8 @@ def _why_unreadable(tensor: torch.Tensor) -> str | None:
         return "a quantized tensor; hash its int_repr()"
     if tensor.layout is not torch.strided:
         return f"the layout {tensor.layout} cannot be read"
+    if is_cut(tensor):
+        return "its storage was freed or cut"
     return None
 
 

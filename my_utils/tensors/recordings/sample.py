@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..tensor_kinds import as_bytes
+
 SampleMode = Literal["none", "head", "rand"]
 Places: TypeAlias = npt.NDArray[Any]
 
@@ -63,10 +65,11 @@ class Sampler:
         self._kept: dict[tuple[torch.Size, torch.device], tuple[torch.Tensor, ...]] = {}
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """A copy with one dimension on the tensor's device, or None in mode "none"."""
+        """A copy with one dimension on the tensor's device, or None in mode "none". It is of uint8
+        for types of less than a byte, such as uint4, which torch neither copies nor saves."""
         if self.mode == "none":
             return None
-        source = tensor.detach()
+        source = as_bytes(tensor.detach())
         elements = source.numel()
         wanted = elements if self.max_elems is None else min(elements, self.max_elems)
         if wanted == elements:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 
 from ... import tensors as _tensors
+from ..tensor_kinds import is_cut
 from .metadata import HashKind, MetadataCollector, describe_tensor, md5_each, set_md5
 from .parts import is_transformed, split_tensor
 from .plan import Plan, Slot
@@ -228,6 +229,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and tensor.device.type in ("cpu", "cuda")
         and not tensor.is_nested
         and not is_transformed(tensor)
+        and not is_cut(tensor)
     )
 
 

@@ -14,7 +14,12 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
-from my_utils.compare_tool import CompareError, CompareWithCPU, compare_for_single_op
+from my_utils.compare_tool import (
+    CompareError,
+    CompareWithCPU,
+    NanInfTracker,
+    compare_for_single_op,
+)
 from my_utils.profilers.operators.inputs import converted, copied
 from my_utils.tensors import tensor_hash
 
@@ -41,6 +46,18 @@ def failing(op: Any, change: Change, run: Callable[[], object], **given: Any) ->
 
 
 # --- inputs ---
+
+
+@pytest.mark.parametrize("left", [0, 400])
+def test_inputs_whose_memory_was_freed(left: int, tmp_path: Path) -> None:
+    """As sharded parameters are between their uses: `zeros_like` needs their shape only."""
+    freed = torch.ones(100, 100)
+    freed.untyped_storage().resize_(left)
+    tracker = NanInfTracker(dump_error_data=True, output_dir=tmp_path)
+    with CompareWithCPU(verbose=False) as compare, tracker:
+        zeros = torch.zeros_like(freed)
+        assert (zeros + 1).sum() == 10_000
+    assert compare.errors == tracker.errors == 1 and compare.summary.failed == 0
 
 
 def test_inputs_of_in_place_operators_are_those_before_the_call(tmp_path: Path) -> None:

@@ -403,6 +403,75 @@ def test_tensors_without_plain_memory() -> None:
     assert found["0.5"].hash == hash_of(plain)
 
 
+def freed(left: int = 0) -> torch.Tensor:
+    """As sharded parameters and offloaded activations are between their uses."""
+    tensor = torch.ones(200, 200)
+    tensor.untyped_storage().resize_(left)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hash": "md5"},
+        {"sample_mode": "head"},
+        {"sample_mode": "head", "sample_max_elems": None},
+        {"sample_mode": "rand", "sample_max_elems": 3},
+    ],
+)
+def test_what_torch_cannot_copy_has_a_note(options: Any, tmp_path: Path) -> None:
+    whole = torch.quantize_per_tensor(torch.ones(20, 4), 0.1, 0, torch.quint8)
+    scales, zeros = torch.ones(4), torch.zeros(4, dtype=torch.int64)
+    channels = torch.quantize_per_channel(torch.ones(20, 4), scales, zeros, 1, torch.qint8)
+    plain = torch.ones(2)
+    with ForwardTraceRecorder(nn.Identity(), record_outputs=False, **options) as recorder:
+        recorder.model([freed(), freed(400), whole, channels, plain])
+    recorder.save(tmp_path / "trace.pt")
+    (event,) = ForwardTraceRecorder.load(tmp_path / "trace.pt").events
+    assert event.error is None
+    *odd, last = event.inputs
+    for meta, word in zip(odd, ("freed", "cut", "quantized", "quantized"), strict=True):
+        assert meta.hash is None and meta.sample is None and word in str(meta.note)
+    assert last.note is None and last.hash is not None
+
+
+class Unused(nn.Module):
+    """Its weight is in no calculation: torch would end the process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(freed())
+        self.bias = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.bias
+
+
+def test_parameters_that_are_freed_have_a_note() -> None:
+    with ForwardTraceRecorder(Unused(), record_param_md5=True) as recorder:
+        recorder.model(torch.ones(3))
+    weights = recorder.roots[0].weights
+    assert "freed" in str(weights["weight"].note) and weights["weight"].hash is None
+    assert weights["bias"].hash == md5_of(recorder.model.bias)
+    assert recorder.snapshot().counts == {}
+
+
+@pytest.mark.parametrize("dtype", ["uint4", "int3"])
+@pytest.mark.parametrize("mode", ["head", "rand"])
+def test_samples_of_types_of_less_than_a_byte_are_bytes(
+    mode: Any, dtype: str, tmp_path: Path
+) -> None:
+    packed = torch.arange(100, dtype=torch.uint8)
+    with ForwardTraceRecorder(nn.Identity(), sample_mode=mode, sample_max_elems=3) as recorder:
+        recorder.model(packed.view(getattr(torch, dtype)))
+    recorder.save(tmp_path / "trace.pt")
+    (event,) = ForwardTraceRecorder.load(tmp_path / "trace.pt").events
+    expected = Sampler(mode, 3).take(packed)
+    sample = event.outputs[0].sample
+    assert sample is not None and expected is not None
+    assert sample.tolist() == expected.tolist() and sample.dtype == torch.uint8
+
+
 def test_transforms_of_torch_func() -> None:
     model = nn.Sequential(nn.Linear(3, 3))
     params: dict[str, torch.Tensor] = dict(model.named_parameters())
