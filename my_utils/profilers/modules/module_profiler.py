@@ -34,6 +34,7 @@ with needs_torch("my_utils.moduleProfiler"):
     import torch
     from torch.utils._pytree import tree_leaves
 
+    from ...tensors.recordings.walk import find
     from .counting import Counting, CountingHook
     from .overhead import Overhead, measure_overhead
     from .rows import MODEL, Row, is_on_cuda, list_rows
@@ -83,6 +84,8 @@ class ModuleProfiler:
     backward: also the backward of each module, by hooks on the nodes of autograd that its forward
         makes. (Full backward hooks would break in-place operations such as
         `nn.ReLU(inplace=True)`.) Accumulating gradients into parameters is in no module's time.
+        Tensors are found in dicts, lists, tuples, dataclasses and what torch knows as a pytree; a
+        module whose results are in something else is named in a warning.
     use_cuda: whether times are those of the GPU, by CUDA events; None: where the model has
         parameters or buffers on a CUDA device.
     cpu: the CPU's times beside those of the GPU: how long Python was in the module.
@@ -297,13 +300,24 @@ class ModuleProfiler:
         if self._times is None or not torch.is_grad_enabled():
             return
         try:
-            nodes = [t.grad_fn for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
-            self._watch_nodes([node for node in nodes if node is not None], slot, first)
+            found = [tensor for leaf in tree_leaves(result) for _, tensor in find(leaf)[0]]
+            nodes = [tensor.grad_fn for tensor in found if tensor.grad_fn is not None]
+            self._watch_nodes(nodes, slot, first)
+            if not found and result is not None and _sequence_nr() > first:
+                self._say_unwatched(slot, result)
         except Exception as error:
             warn_once(
                 "module_profiler_backward",
                 f"the backward of a module is not timed ({type(error).__name__}: {error})",
             )
+
+    def _say_unwatched(self, slot: int, result: Any) -> None:
+        name = self._rows[slot // _SLOTS].name
+        warn_once(
+            f"module_profiler_backward {name}",
+            f"the backward of {name!r} is not timed: no tensors are found in its result, a "
+            f"{type(result).__qualname__}",
+        )
 
     def _watch_nodes(self, nodes: list[Any], slot: int, first: int) -> None:
         assert self._times is not None

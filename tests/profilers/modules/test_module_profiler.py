@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import dataclasses
 import io
 import itertools
 import json
@@ -276,6 +278,68 @@ def test_whole_types_are_leaves() -> None:
 
 
 # --- backward ---
+
+
+@dataclasses.dataclass
+class Output:
+    hidden: torch.Tensor
+    cache: Any = None
+
+
+class Encoding(dict[str, Any]):
+    """As the outputs of many libraries: torch's pytrees do not know it."""
+
+
+class Stages(list[Any]):
+    pass
+
+
+class Hidden:
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+class Packed(nn.Module):
+    def __init__(self, pack: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4))
+        self.pack = pack
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.pack(x @ self.weight)
+
+
+PACKS: list[tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]] = [
+    (lambda x: Output(x), lambda out: out.hidden),
+    (lambda x: {"out": [Output(x)]}, lambda out: out["out"][0].hidden),
+    (lambda x: Encoding(hidden=x), lambda out: out["hidden"]),
+    (lambda x: collections.UserDict(hidden=x), lambda out: out["hidden"]),
+    (lambda x: Stages([x]), lambda out: out[0]),
+    (lambda x: collections.deque([x]), lambda out: out[0]),
+]
+
+
+@pytest.mark.parametrize(("pack", "unpack"), PACKS)
+def test_the_backward_of_results_in_any_container(
+    pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor]
+) -> None:
+    model = nn.ModuleList([Packed(pack), nn.Linear(4, 1)])
+    with ModuleProfiler(model, backward=True) as profiler:
+        model[1](unpack(model[0](torch.ones(2, 4)))).sum().backward()
+    table = profiler.summary().set_index("module")
+    assert table.backward_calls.to_dict() == {"0": 1, "1": 1}
+
+
+def test_a_result_without_tensors_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.ModuleList([Packed(Hidden), nn.Identity()])
+    with caplog.at_level(logging.WARNING), ModuleProfiler(model, backward=True) as profiler:
+        for _ in range(2):
+            model[0](torch.ones(2, 4)).tensor.sum().backward()
+            model[1](Hidden(torch.ones(1)))  # calculates nothing
+    table = profiler.summary().set_index("module")
+    assert table.calls["0"] == 2 and table.backward_calls["0"] == 0
+    (message,) = caplog.messages
+    assert "backward of '0'" in message and "Hidden" in message
 
 
 def test_in_place_operations_that_break_full_backward_hooks() -> None:
