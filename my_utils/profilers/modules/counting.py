@@ -84,11 +84,16 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return not tensor.is_nested and tensor.layout is torch.strided and not tensor.is_quantized
 
 
+def _is_sparse(tensor: torch.Tensor) -> bool:
+    return tensor.layout is not torch.strided and "sparse" in str(tensor.layout)
+
+
 class _Flops(_Watch):
     """Counts by the registry of torch's FlopCounterMode and our formulas.
 
     The mode of torch itself is not used: it raises in the program's forward for operators that it
     does not know how to run. uncounted: calls by operator for want of a formula, or where it fails.
+    Formulas go by shapes, so there are none for sparse tensors.
     """
 
     def __init__(self) -> None:
@@ -115,7 +120,7 @@ class _Flops(_Watch):
             return
         packet = getattr(func, "_overloadpacket", func)
         formula = self._formulas.get(packet)
-        if formula is None:
+        if formula is None or any(map(_is_sparse, _tensors_in(args, kwargs))):
             self._note_uncounted(func, args, kwargs)
         elif not counts_integers_only(packet, args):
             try:

@@ -160,13 +160,15 @@ def count_flops(profiler: Any, known: Mapping[str, Formula] | None = None) -> Fl
 
 _OPERATOR = re.compile(r"(?!autograd::|torch::)\w+::[\w.]+")
 
-# What such operators are called: they make, move or compare values and calculate none.
+# What such operators are called: they make, move, exchange or compare values and calculate none.
 _MOVES = re.compile(
-    r"aten::_*(?:"
+    r"(?:c10d|_c10d_functional\w*|fsdp)::\w+|aten::_*(?:"
     r"(?:arange|assert|bernoulli|cat|chunk|clone|constant_pad|copy|detach|embedding|empty|eye|fill|"
     r"flip|full|gather|has|index|is|item|lift|local_scalar|masked|narrow|new|nonzero|normal|ones?|"
     r"pin_memory|randn?|randint|randperm|record_stream|repeat|resize|roll|scatter|select|set|slice|"
-    r"sort|split|stack|to|topk|tril|triu|unfold|uniform|unique|unsafe_view|where|zeros?)(?:_\w*)?|"
+    r"sort|split|stack|to|topk|tril|triu|unfold|uniform|unique|unsafe|where|zeros?)(?:_\w*)?|"
+    r"im2col|pack_padded_sequence|pad_packed_sequence|(?:reflection|replication)_pad\dd|"
+    r"sparse_\w+_tensor_\w+|"
     r"(?:all|amax|amin|aminmax|any|argmax|argmin|argsort|eq|equal|ge|gt|isfinite|isinf|isnan|le|lt|"
     r"max|min|ne|logical_\w+|bitwise_\w+)_?)"
 )

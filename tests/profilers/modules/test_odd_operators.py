@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -247,3 +247,45 @@ def test_a_whole_layer_of_the_encoder_is_counted() -> None:
     attention = 2 * 20 * 64 * 192 + 2 * 20 * 64 * 64 + 8 * 2 * 10 * 10 * 32
     expected = attention + 4 * 20 * 64 * 128 + 2 * 8 * 1280 + 2 * 1280
     assert list(profiler.summary().flops) == [expected]
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
+def test_products_of_sparse_tensors_are_named_and_not_counted_as_dense(
+    mode: Callable[[], Any], layout: str
+) -> None:
+    sparse = getattr(torch.eye(4), layout)()
+    model = Model(lambda lin, x: lin(sparse @ x) + (sparse @ x[0]))
+    with mode(), ModuleProfiler(model, flops=True) as profiler:
+        model(torch.ones(4, 4))
+    attrs = profiler.summary().attrs
+    assert attrs["model_flops"] == 2 * 4 * 4 * 4 + 4 * 4, "the linear module, and the sum"
+    assert sum(attrs["flops_uncounted"].values()) == 2
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_only_moves_values_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    from torch.distributed import _functional_collectives as collectives
+
+    def moves(lin: nn.Module, x: torch.Tensor) -> Any:
+        group: Any = torch.distributed.group.WORLD
+        x = collectives.all_gather_tensor(collectives.all_reduce(x, "sum", group), 0, group)
+        torch.distributed.all_reduce(x)
+        first, second = torch.unsafe_split(x, 2)
+        padded = F.pad(torch.cat((first, second))[None], (1, 1), mode="reflect")
+        packed = nn.utils.rnn.pack_padded_sequence(padded, [1], batch_first=True)
+        F.unfold(padded[None], 2)
+        return lin(packed.data[:, :4].contiguous())
+
+    with caplog.at_level(logging.WARNING), ModuleProfiler(Model(moves), flops=True) as profiler:
+        profiler.model(torch.ones(4, 4))
+    assert profiler.summary().attrs["flops_uncounted"] == {}
+    assert not caplog.messages
