@@ -329,8 +329,8 @@ class Arrived:
         if self._single or length(value) != self._size or self._size == 0:
             return
         if all(isinstance(item, Mapping) for item in value):
-            for key in value[0]:
-                if all(key in item for item in value):
+            for key in value[0].keys():  # noqa: SIM118 - see `items`
+                if all(key in item.keys() for item in value):  # noqa: SIM118
                     yield name_within(name, key), [item[key] for item in value]
 
     def _hash(self, name: bytes, value: Any, *, by_sample: bool) -> None:

@@ -675,6 +675,22 @@ class TestTensorDict:
         changed["x"][1, 2, 0] += 1
         assert found(changed) == [("x", 1, "differs")]
 
+    def test_one_a_sample_in_a_list(self, tensordict: Any) -> None:
+        """Each is a batch itself, of as many rows as there are samples."""
+        episodes = [self.make(tensordict, [2]) for _ in range(2)]
+        signed: Any = ChecksumUtils.sign({"episodes": episodes, "reward": torch.ones(2)})
+        assert check(dict(signed))
+        signed["episodes"][1]["x"][0, 0] += 1
+        ((key, _, problem),) = found(signed)
+        assert (key, problem) == ("episodes[1].x", "differs")
+
+    def test_single_samples_in_a_list(self, tensordict: Any) -> None:
+        samples = [
+            ChecksumUtils.sign({"obs": self.make(tensordict, [2])}, batched=False) for _ in "ab"
+        ]
+        batch = {key: [sample[key] for sample in samples] for key in samples[0]}
+        assert check(dict(batch))
+
     def test_single_samples_that_are_stacked(self, tensordict: Any) -> None:
         samples = [
             ChecksumUtils.sign(
