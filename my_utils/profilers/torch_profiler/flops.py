@@ -252,7 +252,16 @@ def _product(first: int) -> Formula:
     return flops
 
 
+def _grouped_product(args: Sequence[Any]) -> int:
+    """One product for each group, as of the experts of a mixture: rows, columns or what is summed
+    over are divided among the groups where a side has no dimension for these."""
+    left, right = args[:2]
+    rows = left[-2:] if len(right) == 2 else left
+    return 2 * _elements(rows) * int(right[-1])
+
+
 _PRODUCTS: dict[str, Formula] = {
+    **dict.fromkeys(("aten::_grouped_mm", "aten::_scaled_grouped_mm"), _grouped_product),
     **dict.fromkeys(("aten::mv", "aten::dot", "aten::vdot"), _product(0)),
     **{
         f"aten::{name}{suffix}": _product(1) for name in ("addmv", "addbmm") for suffix in ("", "_")

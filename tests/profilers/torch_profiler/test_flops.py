@@ -76,6 +76,28 @@ def test_products(b: int, m: int, n: int, k: int) -> None:
     assert sum(flops(work, PRODUCTS).values()) == of_torch(work) > 0
 
 
+@pytest.mark.parametrize("left", [(48, 48), (3, 48, 48)])
+@pytest.mark.parametrize("right", [(48, 48), (3, 48, 48)])
+def test_products_of_groups(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    """As of the experts of a mixture, against the products of the groups one by one."""
+    x, y = (torch.randn(shape, dtype=torch.bfloat16) for shape in (left, right))
+    divides = x.dim() == 2 or y.dim() == 2
+    ends = torch.tensor([8, 16, 48], dtype=torch.int32)
+
+    def alone() -> None:
+        for group, (begin, end) in enumerate([(0, 8), (8, 16), (16, 48)]):
+            part = slice(begin, end) if divides else slice(None)
+            if y.dim() == 3:
+                torch.mm(x[part] if x.dim() == 2 else x[group], y[group])
+            else:
+                torch.mm(x[:, part], y[part]) if x.dim() == 2 else torch.mm(x[group], y[:, part])
+
+    def together() -> None:
+        torch._grouped_mm(x, y.mT.contiguous().mT, offs=ends if divides else None)
+
+    assert flops(together)["aten::_grouped_mm"] == of_torch(alone) > 0
+
+
 def test_products_with_vectors() -> None:
     x, v = torch.randn(3, 4), torch.randn(4)
 
