@@ -53,10 +53,14 @@ class Counts:
 
 
 def values_of(tensor: Tensor) -> Tensor:
-    """The elements of a tensor of any layout, as a strided one."""
-    if tensor.is_nested:
-        return tensor.values()
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+    """The elements that a tensor of any layout stores, as a strided one. A dense copy of a sparse
+    gradient may be larger than all memory."""
+    if tensor.layout is torch.strided and not tensor.is_nested:
+        return tensor
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values()
+    is_stored = tensor.is_nested or "sparse" in str(tensor.layout)
+    return tensor.values() if is_stored else tensor.to_dense()
 
 
 def _counted(tensor: Tensor) -> tuple[int, int, int]:

@@ -399,6 +399,40 @@ def test_sparse_tensors() -> None:
     assert compare.summary.failed == 0
 
 
+@pytest.mark.parametrize("reference", ["cpu", "float64"])
+def test_sparse_tensors_larger_than_memory(reference: str) -> None:
+    """As gradients of embeddings."""
+    places = torch.tensor([[7, 2**40 - 1, 7]])
+    columns = torch.tensor([0, 2**40 - 1])
+
+    def run() -> None:
+        rows = torch.sparse_coo_tensor(places, torch.randn(3, 4), (2**40, 4))
+        (rows.coalesce() * 2).mul_(0.5)
+        (torch.sparse_csr_tensor(torch.tensor([0, 2]), columns, torch.ones(2), (1, 2**40)) * 2)
+
+    compare = compared(run, reference=reference)
+    passed = {row.op: row.passed for row in compare.summary.rows}
+    assert compare.summary.failed == 0 and passed["torch.ops.aten.mul"] == 2
+
+
+def test_wrong_values_and_places_of_sparse_tensors() -> None:
+    x = torch.eye(4).to_sparse()
+
+    def values(result: torch.Tensor) -> torch.Tensor:
+        return torch.sparse_coo_tensor(result._indices(), result._values() + 1, result.shape)
+
+    def places(result: torch.Tensor) -> torch.Tensor:
+        return torch.sparse_coo_tensor(result._indices().flip(1), result._values(), result.shape)
+
+    def moved(result: torch.Tensor) -> torch.Tensor:
+        indices = torch.stack([result._indices()[0], result._indices()[1].flip(0)])
+        return torch.sparse_coo_tensor(indices, result._values(), result.shape)
+
+    assert failing(aten.mul, values, lambda: x * 2) == ["torch.ops.aten.mul"]
+    assert failing(aten.mul, moved, lambda: x * 2) == ["torch.ops.aten.mul"]
+    assert failing(aten.mul, places, lambda: x * 2) == [], "the same places in another order"
+
+
 def test_only_some_elements_of_large_tensors() -> None:
     x = torch.ones(1000)
     given: Any = {"max_elements": 10}

@@ -304,6 +304,26 @@ def test_nans_in_tensors_of_any_kind(sync: Any) -> None:
     assert {"mul", "_to_sparse"} <= {name for name, _ in roles(tracker)}
 
 
+@pytest.mark.parametrize("sync", ["op", "step"])
+def test_sparse_tensors_larger_than_memory(sync: Any) -> None:
+    """As gradients of embeddings: only what is stored can be looked at."""
+    places = torch.tensor([[7, 2**40 - 1, 7]])
+    columns = torch.tensor([0, 2**40 - 1])
+    with NanInfTracker(sync=sync) as tracker:
+        rows = torch.sparse_coo_tensor(places, torch.ones(3, 4), (2**40, 4))
+        (rows * 2).coalesce()
+        row = torch.sparse_csr_tensor(torch.tensor([0, 2]), columns, torch.ones(2), (1, 2**40))
+        (row * 2).mul(3)
+        assert tracker.findings == []
+        rows * math.nan
+        row * math.nan
+    assert tracker.errors == 0
+    assert {(found.op, found.nan) for found in tracker.findings} == {
+        ("torch.ops.aten.mul", 12),
+        ("torch.ops.aten.mul", 2),
+    }
+
+
 def test_tensors_without_values_and_of_other_layouts() -> None:
     def run() -> None:
         torch.ones(3, device="meta").log().add_(1)
