@@ -25,6 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ... import _core
 from ...core.dispatched import is_plain, is_traced
 from ...core.warnings import warn_once
+from ...tensors.recordings.parts import SPARSE_PARTS
 from ..torch_profiler.flops import calculates, counts_integers_only, custom_mapping
 from .rows import Row
 
@@ -85,7 +86,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _is_sparse(tensor: torch.Tensor) -> bool:
-    return tensor.layout is not torch.strided and "sparse" in str(tensor.layout)
+    return tensor.layout in SPARSE_PARTS
 
 
 class _Flops(_Watch):
@@ -150,6 +151,12 @@ class _Flops(_Watch):
             warn_once(f"module_flops_{calls}", text)
 
 
+def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that a sparse one consists of; any other one by itself."""
+    names = SPARSE_PARTS.get(tensor.layout)
+    return [tensor] if names is None else [getattr(tensor, name)() for name in names]
+
+
 class _Memory(_Watch):
     """Bytes of the tensors that operators have made meanwhile and that still live."""
 
@@ -167,12 +174,13 @@ class _Memory(_Watch):
 
     def _note_all(self, func: Any, values: Any, is_new: bool) -> None:
         for tensor in _tensors_in(values):
-            self._note(tensor, is_new)
+            for part in _stored(tensor):
+                self._note(part, is_new)
 
     def _note(self, tensor: torch.Tensor, is_new: bool) -> None:
         try:
             storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # as of sparse tensors
+        except (NotImplementedError, RuntimeError):  # as of oneDNN's tensors
             return
         key = storage._cdata
         if key in self._known:

@@ -14,7 +14,7 @@ import torch
 from ..tensor_kinds import is_cut
 from .recording import TraceTensorMeta
 
-_SPARSE_PARTS = {
+SPARSE_PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
     torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
@@ -48,7 +48,7 @@ def _split_value(path: str, tensor: torch.Tensor) -> Iterator[Part]:
     if kind == "DTensor":
         yield from _split_shard(path, tensor)
         return
-    names = _SPARSE_PARTS.get(tensor.layout)
+    names = SPARSE_PARTS.get(tensor.layout)
     if names is not None:
         yield Part(_form(path, tensor, "its parts follow"), None)
         for name in names:

@@ -595,6 +595,29 @@ def test_peak_memory() -> None:
     assert rows.peak_memory_bytes["2"] == rows.peak_memory_bytes["3"] == 0
 
 
+def test_peak_memory_of_sparse_tensors() -> None:
+    class Sparse(nn.Module):
+        def forward(self, x: torch.Tensor) -> None:
+            x.to_sparse()  # dies
+            x.to_sparse()
+
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sparse, self.last = Sparse(), nn.Identity()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.sparse(x)
+            return self.last(x)
+
+    with ModuleProfiler(Steps(), memory=True) as profiler, torch.no_grad():
+        profiler.model(torch.ones(64, 64))
+    assert table_of(profiler).peak_memory_bytes.to_dict() == {
+        "sparse": 64 * 64 * (8 + 8 + 4),  # two indices and a value of each element
+        "last": 0,
+    }
+
+
 def test_not_counted_is_nan() -> None:
     model = nn.Sequential(nn.Linear(4, 4))
     with ModuleProfiler(model, flops=True, memory=True) as profiler:
