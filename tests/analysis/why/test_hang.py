@@ -176,7 +176,7 @@ def test_below_a_hang_that_is_over_no_hang_is_said(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job.start("hangs late")
-    job.wait_until_still(0.5)
+    job.wait_until_still(3)  # a heart beats each 2 s, and nobody else knows it later
     job.end()
     capsys.readouterr()
     main([str(job.log_dir), "--hung", "0.5"])
