@@ -293,5 +293,7 @@ def test_a_training_without_memory_for_the_recorder_goes_on(room: int, tmp_path:
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    if "recorded no further (MemoryError" in done.stderr:  # Python had too little before we had
+        return
     assert "NOT JUDGED" in done.stderr
     assert "it records nothing" in (tmp_path / "run" / "rank_0.log").read_text()
