@@ -3,8 +3,8 @@
 The series is the step's time without the losses that were found before. It is "slower since" a step
 if two levels describe it clearly better than a line, and no worse than a level from which a line
 rises, and "throughput falls" otherwise. The cost is the mean over all judged steps of what they
-take longer than the first level, or than the first eighth of the steps. A stage is named if it has
-80 % of the rise.
+take longer than the first level, or than the first eighth of the steps, or where a line describes
+them best, than its begin. A stage is named if it has 80 % of the rise.
 """
 
 from __future__ import annotations
@@ -75,8 +75,10 @@ def _find_rise(series: Series) -> _Rise | None:
         return None
     levels, at = steps
     by_line, by_levels = (float(np.abs(calm - fit).sum()) for fit in (line, levels))
-    if by_levels > min(CLEARLY * by_line, _off_a_late_line(calm, places)):
-        return _Rise(_above_the_begin(series), 0, True)
+    by_late_line = _off_a_late_line(calm, places)
+    if by_levels > min(CLEARLY * by_line, by_late_line):
+        begin = np.inf if by_late_line < CLEARLY * by_line else float(line[0])
+        return _Rise(_above_the_begin(series, begin), 0, True)
     return _Rise(np.maximum(levels - levels[0], 0), at, False)
 
 
@@ -91,9 +93,10 @@ def _off_a_late_line(series: Series, places: npt.NDArray[np.int64]) -> float:
     return min(off)
 
 
-def _above_the_begin(series: Series) -> Series:
-    """By how much the level of each sixteenth is above that of the first eighth."""
-    first = float(np.median(series[: max(len(series) // ENDS, 2)]))
+def _above_the_begin(series: Series, begin: float) -> Series:
+    """By how much the level of each sixteenth is above that of the first eighth, which has risen
+    itself where the series rises from its begin on. begin: its level there, if that is known."""
+    first = min(float(np.median(series[: max(len(series) // ENDS, 2)])), begin)
     levels = np.concatenate(
         [np.full(len(part), np.median(part)) for part in np.array_split(series, 2 * ENDS)]
     )

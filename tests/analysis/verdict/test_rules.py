@@ -254,6 +254,20 @@ def test_a_rise_that_begins_late_costs_what_it_costs(ranks: int, noise: float) -
     assert finding.cost_ns_a_step == pytest.approx(rises.mean(), rel=0.06)
 
 
+@pytest.mark.parametrize("ranks", [1, 8, 64])
+@pytest.mark.parametrize("height_ms", [40, 100])
+def test_a_rise_from_the_first_step_on_costs_what_it_costs(ranks: int, height_ms: int) -> None:
+    """The first eighth of the steps has risen, too: by its median an eighth was missing."""
+    means = {"input": 2.0, "forward": 60.0, "backward": 20.0, "optimizer": 4.0}
+    run = ArrayRun(ranks=ranks, steps=1000, noise=0.02, means_ms=means)
+    rises = np.arange(1000) * height_ms * 1e3
+    run.took_ns[:, :, run.at("forward")] += rises
+    findings = judge(run.data(sync_points=[DDP] if ranks > 1 else [])).findings
+    (finding,) = (one for one in findings if one.kind == "throughput falls")
+    assert finding.stage == "forward"
+    assert finding.cost_ns_a_step == pytest.approx(rises.mean(), rel=0.04)
+
+
 def test_batches_that_are_larger_by_turns_explain_an_imbalance() -> None:
     """The largest batch of a step is always as large."""
     run = ArrayRun(ranks=2, steps=120)
