@@ -33,8 +33,6 @@ C_SOURCES := $(call some,$(shell find csrc -name "*.[ch]" -o -name "*.cu" -o -na
 # What runs without .venv takes its interpreter where there is one: it knows the optional headers.
 ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 C_FORMATTED := $(call some,$(shell find csrc tests -name "*.[ch]" -o -name "*.cu"),C files to format)
-# named WORD: the files of tests with this word in them, so that no other is imported for a mark.
-named = $(call some,$(sort $(shell grep -rlw --include='test_*.py' --exclude-dir=leaks $(1) tests)),$(1) tests)
 CTEST = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/tests/Makefile PYTHON=$(ANY_PYTHON)
 FUZZ = $(MAKE) --no-print-directory -j$(JOBS) -f csrc/engine/fuzz/Makefile PYTHON=$(ANY_PYTHON)
 
@@ -104,7 +102,7 @@ test: build $(VENV)/stamp-tests
 
 # The others, most of which start processes that train; the gate runs both.
 test-slow: build $(VENV)/stamp-tests $(VENV)/stamp-site
-	@$(RUN) -m pytest @tests/side-by-side.txt -m 'slow and not thorough' $(call named,slow) $(PYTEST)
+	@$(RUN) -m pytest --ignore=tests/leaks @tests/side-by-side.txt -m 'slow and not thorough' $(PYTEST)
 
 # Each case by itself, for none waits and most measure their own process.
 leaks: build $(VENV)/stamp-tests

@@ -46,7 +46,11 @@ if os.environ.get("CI"):
 os.register_at_fork(after_in_child=gc.freeze)
 
 # By mark, what each file with such tests has in it.
-NAMED_BY = {"slow": re.compile(r"\bslow\b"), "thorough": re.compile(r"\bthorough\b|\bvariants\b")}
+NAMED_BY = {
+    "slow": re.compile(r"\bslow\b"),
+    "thorough": re.compile(r"\bthorough\b|\bvariants\b"),
+    "c_code": re.compile(r"_core|\bc_code\b"),
+}
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -98,6 +102,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Most files have none of the slow tests, and to import all of them takes longer than many."""
+    if collection_path.suffix != ".py" or re.search(r"\bor\b|[()]", config.option.markexpr):
+        return None
+    asked = NAMED_BY.keys() & {term.strip() for term in config.option.markexpr.split(" and ")}
+    text = collection_path.read_text(encoding="utf-8") if asked else ""
+    return True if any(not NAMED_BY[mark].search(text) for mark in asked) else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_c_code(items)
@@ -117,7 +130,7 @@ def mark_c_code(items: list[pytest.Item]) -> None:
 
 
 def check_marks(items: list[pytest.Item]) -> None:
-    """`make test-slow` and .ci/thorough import only files that name these."""
+    """What `pytest_ignore_collect` goes by."""
     for mark, said in NAMED_BY.items():
         files = {item.path for item in items if item.get_closest_marker(mark)}
         silent = [path for path in files if not said.search(path.read_text(encoding="utf-8"))]
