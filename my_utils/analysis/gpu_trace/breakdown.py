@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...core.units import count_text
-from ..replay.operations import Flags, Ints
+from ..replay.operations import Flags, Ints, parts_of
 from ..replay.spans import Spans
 from ..replay.torch_trace import left_out_text
 from .events import (
@@ -152,8 +152,7 @@ def _idle(events: DeviceEvents, host: HostEvents) -> dict[str, int]:
     called = np.clip(launch, begin, end)[known]
     found[LAUNCHED] = int((end[known] - called).sum())
     order = np.argsort(thread[known], kind="stable")
-    cuts = np.flatnonzero(np.diff(thread[known][order])) + 1
-    for here in np.split(order, cuts) if len(order) else ():
+    for here in parts_of(order, thread[known]):
         first, last = begin[known][here], called[here]
         own = host.of_thread(int(thread[known][here[0]]))
         waits = _covered_ns(host, own[host.waits[own] == 1], first, last)

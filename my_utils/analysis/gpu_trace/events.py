@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...trace.chrome_json import ChromeJson
-from ..replay.operations import Ints, Words
+from ..replay.operations import Ints, Words, parts_of
 from ..replay.torch_trace import (
     IS_COLLECTIVE,
     LAUNCHES,
@@ -170,8 +170,7 @@ class _Reader:
             [self._operator_of.get(one, UNKNOWN) for one in external.tolist()], np.int64
         )
         order = np.lexsort((begin, device))
-        cuts = np.flatnonzero(np.diff(device[order])) + 1
-        for rows in np.split(order, cuts) if len(order) else ():
+        for rows in parts_of(order, device):
             yield int(device[rows[0]]), DeviceEvents(
                 begin[rows], end[rows], name[rows], what[rows], launch[rows], thread[rows],
                 called[rows],

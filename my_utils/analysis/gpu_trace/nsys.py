@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ...core.trusted_open import open_without_waiting
-from ..replay.operations import Ints
+from ..replay.operations import Ints, parts_of
 from ..replay.read_nsys import (
     COPIES,
     KERNELS,
@@ -86,8 +86,7 @@ class _Reader:
         launched = np.vstack([calls, np.full((1, 4), UNKNOWN)])[place]
         devices = {}
         order = np.argsort(device, kind="stable")
-        cuts = np.flatnonzero(np.diff(device[order])) + 1
-        for rows in np.split(order, cuts) if len(order) else ():
+        for rows in parts_of(order, device):
             devices[int(device[rows[0]])] = DeviceEvents(
                 begin[rows], end[rows], name[rows], what[rows], launched[rows, 1],
                 launched[rows, 3], np.full(len(rows), UNKNOWN),

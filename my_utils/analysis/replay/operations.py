@@ -16,6 +16,7 @@ Floats: TypeAlias = npt.NDArray[Any]
 Flags: TypeAlias = npt.NDArray[Any]  # of bools
 
 TOGETHER, SEND, RECEIVE = 0, 1, 2  # the sides of a meeting
+DAY_NS = 86_400 * 10**9  # what is so far from the rest of a step has a damaged time
 WIDTH_MAX = 1 << 40  # of a column whose numbers are counted as they are
 END = "end of step"  # the name of a row that marks where a step ends
 
@@ -108,6 +109,16 @@ def in_half(values: Ints) -> Ints:
 
 
 COLUMNS = ("rank", "lane", "step", "name", "begin_ns", "end_ns", "meeting", "side")
+
+
+def parts_of(order: Ints, column: Ints) -> list[Ints]:
+    """The rows of an order in which the column is sorted, in one part for each of its values.
+
+    >>> [one.tolist() for one in parts_of(np.array([2, 0, 1]), np.array([7, 9, 7]))]
+    [[2, 0], [1]]
+    """
+    cuts = np.flatnonzero(np.diff(column[order])) + 1
+    return np.split(order, cuts) if len(order) else []
 
 
 def number_rows(*columns: Ints) -> tuple[Ints, int]:

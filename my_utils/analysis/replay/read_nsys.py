@@ -24,7 +24,7 @@ import numpy as np
 from ...core.reader_process import ReaderError, Readers
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ...core.trusted_open import open_without_waiting
-from .operations import END, TOGETHER, Ints, Operations, count_before, number_rows
+from .operations import END, TOGETHER, Ints, Operations, count_before, number_rows, parts_of
 from .torch_trace import RANK_IN_NAME, device_marks
 
 STEP = re.compile(
@@ -138,7 +138,7 @@ def _with_ends(
     order = order[rows["step"][order] >= 0]
     if not len(order):
         raise ValueError("no kernels in the steps that it marks")
-    for part in np.split(order, np.flatnonzero(np.diff(rows["device"][order])) + 1):
+    for part in parts_of(order, rows["device"]):
         ran = (rows[key][part] for key in ("step", "begin", "end"))
         found = device_marks(lengths, *ran)
         kept[part] = np.isin(rows["step"][part], list(found))
@@ -381,7 +381,7 @@ def _by_the_steadiest(rows: dict[str, Ints], names: list[str], notes: list[str])
     devices = np.unique(rows["device"])
     order = np.lexsort((rows["begin"], rows["device"], rows["name"]))
     best: tuple[float, Ints] | None = None
-    for part in np.split(order, np.flatnonzero(np.diff(rows["name"][order])) + 1):
+    for part in parts_of(order, rows["name"]):
         count, more = divmod(len(part), len(devices))
         if count <= STEPS_MIN or more or is_copy[rows["name"][part[0]]]:
             continue

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...core.run_files.state import WORLD_SIZE_MAX
 from .operations import (
+    DAY_NS,
     RECEIVE,
     SEND,
     TOGETHER,
@@ -49,7 +50,6 @@ UNITS = {"": 1, "_ns": 1, "_us": 1_000, "_ms": 1_000_000, "_s": 1_000_000_000}
 
 MEGATRON = {"rank", "step", "optype", "start_ts", "duration", "stage", "dp_rank"}
 
-DAY_NS = 86_400 * 10**9
 TIME_MAX_S = 4e9  # so that nanoseconds have 64 bits
 
 # Who meets in a collective of Megatron: the ranks of a stage, or those of one pipeline.

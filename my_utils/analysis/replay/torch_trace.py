@@ -28,7 +28,7 @@ from ...core.run_files.state import WORLD_SIZE_MAX
 from ...core.units import count_text
 from ...trace.chrome_json import ChromeJson, TraceFileError, number_within
 from ..verdict.kinds import kind_of_stage
-from .operations import END, RECEIVE, SEND, TOGETHER, Flags, Ints, Words
+from .operations import DAY_NS, END, RECEIVE, SEND, TOGETHER, Flags, Ints, Words
 from .spans import Spans
 
 STEP = "ProfilerStep#"
@@ -44,7 +44,6 @@ WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
 NAME_MAX = 80
 NAMES_KEPT = 4096  # whose kind and short form are remembered
 NUMBER_MAX = 1 << 62
-DAY_NS = 86_400 * 10**9
 TIME_MAX_US = NUMBER_MAX // 2000  # so that a begin and a length make a number
 WAITS_LEAST = 0.8  # of a collective, in which its thread runs nothing
 BEFORE = -NUMBER_MAX  # the trace
