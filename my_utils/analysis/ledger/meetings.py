@@ -106,10 +106,12 @@ def _split_pairs(ranks: Sequence[RankTimes], sheets: Sheets, waits: Waits) -> No
     for row, one in enumerate(ranks):
         for number, attempt in one.attempts.items():
             for (kind, peer), sends in attempt.peers.items():
-                to = places.get(peer) if kind == SEND else None
-                other = None if to is None else ranks[to].attempts.get(number)
-                receives = None if other is None else other.peers.get((RECEIVE, one.rank))
-                if to is not None and other is not None and receives is not None:
+                if kind != SEND or peer not in places:
+                    continue
+                to = places[peer]
+                other = ranks[to].attempts.get(number)
+                if other is not None and (RECEIVE, one.rank) in other.peers:
+                    receives = other.peers[RECEIVE, one.rank]
                     pair = [_There(row, sends, attempt.steps), _There(to, receives, other.steps)]
                     _move_waits(sheets, pair, number, waits)
 

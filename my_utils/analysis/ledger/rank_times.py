@@ -82,10 +82,10 @@ class AttemptTimes:
     imported_ns: when torch had been imported, None where it is not known; joined_ns: in
     `init_process_group`. steps: rising. ns: step × row, of the first
     `IN_STEPS` rows. outside: ns before its first step and after its last one, by row. stays: by
-    stage, of those in which ranks meet, or may. peers: where the host knows when such a call ends.
-    counters: µs of each step, by name, 0 where
-    missing. saved: keys of its checkpoints, and the step that was done last before each; restored:
-    of those that it began with."""
+    stage, of those in which ranks meet, or may. peers: sends and receives of a pipeline, where the
+    host knows when they end. counters: µs of each step, by name, 0 where missing. saved: keys of
+    its checkpoints, and the step that was done last before each; restored: of those that it began
+    with."""
 
     number: int
     began_ns: int | None = None
@@ -248,7 +248,10 @@ class _Sorter:
         self._step = stages["step"][since]
         self._attempt = stages["attempt"][since]
         self._left = ~self._take_gaps(segments, is_in_none)
-        self._peers = stays_with_peers(rank, stages, segments, self._step) if by_host else {}
+        sent = {stage for stage, _, kind in times.meetings if kind == PIPELINE}
+        self._passes_on = np.array([path in sent for path in rank.paths])
+        is_told = by_host and bool(sent)  # when a send, or a receive, is over
+        self._peers = stays_with_peers(rank, stages, segments, self._step) if is_told else {}
 
     def _take_gaps(self, segments: Segments, is_in_none: Mask) -> Mask:
         """Which segments are between two attempts."""
@@ -339,10 +342,8 @@ class _Sorter:
 
     def _add_peers(self, found: AttemptTimes, here: Mask) -> None:
         """Of the stages of a pipeline: in others ranks meet their groups."""
-        stages = {stage for stage, _, kind in self._times.meetings if kind == PIPELINE}
-        passes_on = np.array([path in stages for path in self._rank.paths])
         for peer, (segment, own_ns) in self._peers.items():
-            there = here[segment] & passes_on[self._path[self._owner[segment]]]
+            there = here[segment] & self._passes_on[self._path[self._owner[segment]]]
             there &= self._row[segment] < IN_STEPS
             if there.any():
                 segment = segment[there]

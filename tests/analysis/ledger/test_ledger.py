@@ -113,16 +113,22 @@ def test_ranks_meet_in_stages_that_hold_collectives(tmp_path: Path, sampled: int
     assert [one.rank for one in ledger.culprits] == [0, 2]
 
 
+def meeting_in_collective(rank: int, world_size: int, *kinds: str) -> RankCsv:
+    """Of a run that recorded that all ranks meet in this stage."""
+    one = RankCsv(rank, world_size)
+    one.process()
+    one.note("run", {"version": 1})
+    for kind in kinds:
+        one.note("sync", {"stage": "collective", "kind": kind, "members": f"0-{world_size - 1}"})
+    return one
+
+
 def test_a_stage_with_sends_and_receives_is_not_split_by_its_stays(tmp_path: Path) -> None:
     """Though a collective is called in it, too."""
     waits = []
     for kinds in (["collective"], ["pipeline", "collective"]):
         for rank in range(2):
-            one = RankCsv(rank, 2)
-            one.process()
-            one.note("run", {"version": 1})
-            for kind in kinds:
-                one.note("sync", {"stage": "collective", "kind": kind, "members": "0-1"})
+            one = meeting_in_collective(rank, 2, *kinds)
             for step in range(40):
                 at = 10.0 * step
                 one.step(step, at, [("forward", 0, 2), ("collective", 2, 6 - rank)])
@@ -142,10 +148,7 @@ def passing_on(folder: Path, is_awaited: bool, is_recorded: Callable[[int], bool
     """Three ranks that send to each other, 40 steps. is_awaited: the calls return at once, and what
     they stay are waits."""
     for rank, messages in enumerate(STAYS):
-        one = RankCsv(rank, 3)
-        one.process()
-        one.note("run", {"version": 1})
-        one.note("sync", {"stage": "collective", "kind": "pipeline", "members": "0-2"})
+        one = meeting_in_collective(rank, 3, "pipeline")
         for step in range(40):
             at = 30.0 * step
             one.step(step, at, [("forward", 0, 2), ("collective", 2, 22), ("optimizer", 22, 30)])
@@ -183,10 +186,7 @@ def test_a_send_meets_its_receive(tmp_path: Path, is_awaited: bool, every: int) 
 
 def test_which_of_several_sends_was_waited_for_is_not_guessed(tmp_path: Path) -> None:
     for rank, (kind, waits) in enumerate((("send", (3,)), ("recv", (1, 7)))):
-        one = RankCsv(rank, 2)
-        one.process()
-        one.note("run", {"version": 1})
-        one.note("sync", {"stage": "collective", "kind": "pipeline", "members": "0-1"})
+        one = meeting_in_collective(rank, 2, "pipeline")
         for step in range(40):
             at = 30.0 * step
             one.step(step, at, [("forward", 0, 2), ("collective", 2, 22)])
