@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ... import _core
 from ...core.dispatched import is_plain, is_traced
 from ...core.warnings import warn_once
-from ...tensors.recordings.parts import SPARSE_PARTS
+from ...tensors.recordings.parts import SPARSE_PARTS, stored_parts
 from ..torch_profiler.flops import calculates, counts_integers_only, custom_mapping
 from .rows import Row
 
@@ -151,12 +151,6 @@ class _Flops(_Watch):
             warn_once(f"module_flops_{calls}", text)
 
 
-def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that a sparse one consists of; any other one by itself."""
-    names = SPARSE_PARTS.get(tensor.layout)
-    return [tensor] if names is None else [getattr(tensor, name)() for name in names]
-
-
 class _Memory(_Watch):
     """Bytes of the tensors that operators have made meanwhile and that still live."""
 
@@ -174,7 +168,7 @@ class _Memory(_Watch):
 
     def _note_all(self, func: Any, values: Any, is_new: bool) -> None:
         for tensor in _tensors_in(values):
-            for part in _stored(tensor):
+            for part in stored_parts(tensor) or (tensor,):
                 self._note(part, is_new)
 
     def _note(self, tensor: torch.Tensor, is_new: bool) -> None:

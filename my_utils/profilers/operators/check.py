@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..._core import TensorDiff
 from ...tensors import compare
+from ...tensors.recordings.parts import stored_parts
 from .inputs import map_tensors, resolved, tensors_in
 from .policy import OpPlan
 
@@ -266,14 +267,9 @@ def _scales(tensor: Tensor) -> tuple[Any, Any]:
 
 def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
     """The places of a sparse tensor, on the CPU, and its values; nothing of other layouts."""
-    if tensor.layout is torch.sparse_coo:
-        tensor = tensor.coalesce()
-        return tensor._indices().cpu(), tensor._values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices().cpu(), tensor.col_indices().cpu(), tensor.values()
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return tensor.ccol_indices().cpu(), tensor.row_indices().cpu(), tensor.values()
-    return ()
+    is_coo = tensor.layout is torch.sparse_coo
+    parts = stored_parts(tensor.coalesce() if is_coo else tensor)
+    return (*(one.cpu() for one in parts[:-1]), *parts[-1:])
 
 
 def _place(where: str) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...tensors import nan_inf_count
+from ...tensors.recordings.parts import stored_parts
 from ...tensors.tensor_kinds import has_kernels
 from .inputs import distinct_tensors
 from .policy import OpPlan
@@ -57,10 +58,10 @@ def values_of(tensor: Tensor) -> Tensor:
     gradient may be larger than all memory."""
     if tensor.layout is torch.strided and not tensor.is_nested:
         return tensor
-    if tensor.layout is torch.sparse_coo:
-        return tensor._values()
-    is_stored = tensor.is_nested or "sparse" in str(tensor.layout)
-    return tensor.values() if is_stored else tensor.to_dense()
+    if tensor.is_nested:
+        return tensor.values()
+    parts = stored_parts(tensor)
+    return parts[-1] if parts else tensor.to_dense()
 
 
 def _counted(tensor: Tensor) -> tuple[int, int, int]:

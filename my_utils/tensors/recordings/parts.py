@@ -23,6 +23,11 @@ SPARSE_PARTS = {
 }
 
 
+def stored_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The tensors that a sparse one consists of, the last one its values; of other layouts none."""
+    return tuple(getattr(tensor, name)() for name in SPARSE_PARTS.get(tensor.layout, ()))
+
+
 is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
