@@ -17,13 +17,17 @@ static const char *const generation_keys[MU_GC_GENERATIONS] = {",gc0_us=", ",gc1
 
 /* --- collections -------------------------------------------------------------------------- */
 
-/* A whole number from what a callback is passed; -1 where there is none. `key` is made of `name`.
- * -1 with an exception. */
+/* A whole number from the dict that a callback is passed; -1 where there is none. `key` is made of
+ * `name`. -1 with an exception. */
 static int number_of(PyObject **key, const char *name, PyObject *info, int64_t *out) {
+    *out = -1;
+    if (!PyDict_Check(info)) {
+        return 0;
+    }
     if (*key == NULL) {
         *key = PyUnicode_InternFromString(name);
     }
-    if (*key == NULL || !PyDict_Check(info)) {
+    if (*key == NULL) {
         return -1;
     }
     PyObject *number = mu_py_dict_value(info, *key);
