@@ -12,6 +12,7 @@ tensor([[5, 6, 7]])
 from __future__ import annotations
 
 import math
+import numbers
 import sys
 from typing import TYPE_CHECKING, Literal
 
@@ -62,7 +63,7 @@ def pad_for_sequence_parallel(
     """
     dim = _check(tensor, dim, side)
     size = _ranks_of_a_sequence() if world_size is None else check_int("world_size", world_size, 1)
-    _check_value(tensor, padding_value)
+    padding_value = _check_value(tensor, padding_value)
     missing = -tensor.shape[dim] % size
     if missing == 0:
         return tensor
@@ -111,7 +112,7 @@ def remove_pad_by_value(
             [2, 3]])
     """
     dim = _check(tensor, dim, side)
-    _check_value(tensor, padding_value)
+    padding_value = _check_value(tensor, padding_value)
     length = tensor.shape[dim]
     if original_length is None:
         warn_once(
@@ -166,18 +167,21 @@ def _check(tensor: object, dim: object, side: object) -> int:
     return found % dims
 
 
-def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:
-    """ValueError if the dtype cannot hold the value: a -100 in uint8 would become 156."""
+def _check_value(tensor: torch.Tensor, value: object) -> complex:
+    """The number as one of Python's, which numpy's mostly are not. ValueError if the dtype cannot
+    hold it: a -100 in uint8 would become 156."""
     import torch
 
     dtype = tensor.dtype
+    if isinstance(value, numbers.Number) and hasattr(value, "item"):
+        value = value.item()
     if not isinstance(value, int | float | complex):
         raise TypeError(f"padding_value must be a number, not {type(value).__name__}")
     if isinstance(value, complex) and not dtype.is_complex:
         raise ValueError(f"padding_value must be real for {dtype}, not {value}")
     if dtype.is_floating_point or dtype.is_complex:
         _check_float(dtype, value)
-        return
+        return value
     least, most = 0, 1
     if dtype != torch.bool:
         limits = torch.iinfo(dtype)
@@ -186,6 +190,7 @@ def _check_value(tensor: torch.Tensor, value: float | complex | bool) -> None:
         raise ValueError(
             f"padding_value must be an integer from {least} to {most} for {dtype}, not {value}"
         )
+    return value
 
 
 def _check_float(dtype: torch.dtype, value: float | complex | bool) -> None:

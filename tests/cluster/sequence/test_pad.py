@@ -247,6 +247,13 @@ def test_wrong_arguments(arguments: Any, error: type[Exception], message: str) -
         pad_for_sequence_parallel(**{"tensor": torch.ones(2, 3), "world_size": 2, **arguments})
 
 
+@pytest.mark.parametrize("value", [np.float32(2), np.int64(2), np.float16(2)])
+def test_numbers_of_numpy(value: Any) -> None:
+    padded = pad_for_sequence_parallel(torch.ones(3), value, world_size=2)
+    assert padded.tolist() == [1, 1, 1, 2]
+    assert remove_pad_by_value(padded, value).tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize("value", [-1, 256, 0.5, float("nan"), float("inf")])
 def test_values_that_the_dtype_cannot_hold(value: float) -> None:
     message = "padding_value must be an integer from 0 to 255 for torch.uint8"
