@@ -166,8 +166,11 @@ class MyTimer(_core.Timer):
         Raises TypeError and ValueError for wrong arguments. Memory grows with the iterations asked
         for, not with the files. Thread-safe.
         """
+        from ...core.arguments import check_path
         from .stage_report import empty_report, make_report, write_text_and_json
 
+        if output_filename is not None:
+            check_path("output_filename", output_filename, or_none=True)
         unwritten.has_been_read()
         try:
             report = make_report(self, stage_pattern, iteration_filter, rank=self._rank())
@@ -192,8 +195,10 @@ class MyTimer(_core.Timer):
         report_data: what `generate_report` returned. The column `step` is empty for the whole
         selection. A failed write is one warning, with `strict` an OSError.
         """
+        from ...core.arguments import check_path
         from .stage_report import write_csv
 
+        check_path("csv_filename", csv_filename)
         try:
             write_csv(report_data, csv_filename)
         except OSError as error:

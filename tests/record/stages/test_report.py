@@ -469,6 +469,14 @@ def test_a_wrong_pattern_is_named(pattern: Any, error: type[Exception], text: st
         MyTimer().generate_report(pattern)
 
 
+def test_a_wrong_path_is_named() -> None:
+    timer = MyTimer()
+    with pytest.raises(TypeError, match="output_filename must be a path or None, not 3"):
+        timer.generate_report(output_filename=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="csv_filename must be a path, not None"):
+        timer.generate_csv(timer.generate_report(), None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("chosen", "error", "text"),
     [
