@@ -4,8 +4,8 @@
 # Others: test-slow, thorough, bench, lint, format, site (the documentation, into build/site), images
 # (its pictures), fuzz, fuzz-long, leaks, ctest, ctest-asan, ctest-tsan, ctest-masked (needs QEMU),
 # ctest-aarch64, wheels (into dist), compilers, matrix, hash-strength, mutants, size, clean. `make
-# thorough` tests for up to two hours, in parts; started again on the same commit, it goes on with
-# the parts that have not passed.
+# thorough` tests for about six hours, in parts; started again on the same commit, it goes on with
+# what has not passed.
 #
 # Variables: PYTHON (the interpreter, python3), VENV (the environment, .venv), TORCH_INDEX (a package
 # index for torch, such as the one with wheels for the CPU only), PYTEST (more arguments for pytest),
