@@ -32,7 +32,7 @@ def read_ranks(
         rank = read_rank(file_set)
         cells = cells_of_rank(with_whole_evaluations(rank), steps)
         if parquet is not None:
-            _write_parquet(rank if cells.is_automatic else last_run(rank), parquet)
+            _write_parquet(last_run(rank), parquet)
         return cells
 
     return read_side_by_side(file_sets, read)

@@ -266,7 +266,7 @@ def _as_arrays(
             [note.pairs for note in one.notes if note.name == "my_utils.workload"] for one in ranks
         ),
         attempts=max(len(one.attempts) for one in ranks),
-        renumbered=any(shifts.values()),
+        renumbered=any(shifts.values()) or any(one.metadata.programs for one in ranks),
         begins_anew=begins_anew,
         longest_ns=of_windows[2],
         start_ns=start,

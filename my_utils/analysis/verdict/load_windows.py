@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...core.run_files.lost_rows import LOST_ROW
 from ...core.run_files.row_metadata import whole_number
 from ...core.run_files.run_metadata import Note, read_run_metadata
 from ...trace.inputs import CSV_NAME, FileSet, Part
 from .rank_cells import Attempt, RankCells
-from .rank_files import HEAD_BYTES, RankMetadata, RankStages, all_same, read_rank
+from .rank_files import HEAD_BYTES, RankMetadata, RankStages, all_same, other_programs, read_rank
 from .readers import read_side_by_side
 from .run_data import Integers
 from .window_cells import WindowCells, cells_of_windows
@@ -106,37 +107,59 @@ def _choose_width(file_sets: Sequence[FileSet]) -> _Shape | None:
 def _read(file_sets: Sequence[FileSet], shape: _Shape) -> list[RankCells] | None:
     """None where one of them has no windows."""
     found: list[RankWindows] = []
+    said: list[_Said] = []
     for file_set in file_sets:
         windows = read_windows(file_set, shape.of_files)
         if windows is None:
             return None
-        found.append(_without_repeated(windows))
+        said.append(_read_notes(file_set, np.unique(windows.windows["attempt"]).tolist()))
+        found.append(_without_repeated(_of_last_program(windows, said[-1])))
     cells = cells_of_windows(found, shape.width)
-    return [_make_rank(*of_rank) for of_rank in zip(file_sets, found, cells, strict=True)]
+    return [_make_rank(*of_rank) for of_rank in zip(file_sets, said, found, cells, strict=True)]
 
 
-def _make_rank(file_set: FileSet, windows: RankWindows, cells: WindowCells) -> RankCells:
-    notes = _notes(file_set)
+class _Said(NamedTuple):
+    """notes: of a rank's last program. programs: the others, by their attempts."""
+
+    notes: list[Note]
+    programs: dict[int, str]
+
+
+def _make_rank(
+    file_set: FileSet, said: _Said, windows: RankWindows, cells: WindowCells
+) -> RankCells:
+    notes = said.notes
     return RankCells(
-        _metadata(file_set, notes, windows), windows.paths, windows.parents,
+        _metadata(file_set, said, windows), windows.paths, windows.parents,
         cells.cells, cells.steps, notes, windows.is_automatic,
         _attempts(windows), cells.begins_anew,
     )  # fmt: skip
 
 
-def _notes(file_set: FileSet) -> list[Note]:
-    """What the processes say of themselves, in the newest file of each folder."""
+def _read_notes(file_set: FileSet, attempts: list[int]) -> _Said:
+    notes = _notes(file_set)
+    known = _notes(file_set, in_parts=True) if len(attempts) > 1 else notes
+    programs = other_programs(known, attempts)
+    return _Said([note for note in notes if note.attempt not in programs], programs)
+
+
+def _notes(file_set: FileSet, in_parts: bool = False) -> list[Note]:
+    """What the processes say of themselves, in the newest file of each folder. in_parts: in all of
+    them, which repeat each other, but have what earlier processes said."""
     paths: dict[str, None] = {}
     for part in file_set.parts:
         match = CSV_NAME.match(part.path.name) if part.path is not None else None
-        if part.path is not None and match is not None and not match[3]:
+        if part.path is not None and match is not None and (in_parts or not match[3]):
             paths[str(part.path)] = None
     return [note for path in paths for note in read_run_metadata(path).notes]
 
 
-def _metadata(file_set: FileSet, notes: Sequence[Note], windows: RankWindows) -> RankMetadata:
-    found = RankMetadata(file_set.rank, errors=windows.errors)
-    for note in notes:
+def _metadata(file_set: FileSet, said: _Said, windows: RankWindows) -> RankMetadata:
+    found = RankMetadata(
+        file_set.rank, errors=windows.errors, older_runs=len(said.programs),
+        programs=[*said.programs.values()],
+    )  # fmt: skip
+    for note in said.notes:
         if note.name == "my_utils.process":
             found.host = note.pairs.get("host", found.host)
             found.label = note.pairs.get("label", found.label)
@@ -177,10 +200,20 @@ def _without_repeated(windows: RankWindows) -> RankWindows:
     for attempt in np.unique(rows["attempt"])[1:]:
         first = rows["first_step"][rows["attempt"] == attempt].min()
         kept &= ~((rows["attempt"] < attempt) & (rows["first_step"] >= first))
+    return _only(windows, kept)
+
+
+def _of_last_program(windows: RankWindows, said: _Said) -> RankWindows:
+    if not said.programs:
+        return windows
+    return _only(windows, ~np.isin(windows.windows["attempt"], [*said.programs]))
+
+
+def _only(windows: RankWindows, kept: npt.NDArray[np.bool_]) -> RankWindows:
     places = np.cumsum(kept) - 1
     windows.cells = windows.cells[kept[windows.cells["window"]]]
     windows.cells["window"] = places[windows.cells["window"]]
-    windows.windows = rows[kept]
+    windows.windows = windows.windows[kept]
     return windows
 
 

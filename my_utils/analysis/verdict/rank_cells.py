@@ -113,8 +113,7 @@ def cells_of_rank(rank: RankStages, tables_of: tuple[int, int] | None = None) ->
     of these steps. A verdict needs it not.
     """
     is_automatic = rank.is_automatic
-    if not is_automatic:
-        rank = last_run(rank)
+    rank = last_run(rank)
     is_training = training_rows(rank)
     all_copies = chosen(rank.stages, is_training)
     stages = _that_count(is_automatic, all_copies)

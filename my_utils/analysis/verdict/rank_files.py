@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -44,7 +44,8 @@ class RankMetadata:
 
     clock_error_s: the bound of its clock's error against rank 0, None where clocks were not lined
     up. attempts: the number of its last start in the directory. older_runs: runs that were recorded
-    into the same files before; they are left out. begin_ns, end_ns: of what counts, Unix time.
+    into the same files before; they are left out. programs: those of them that another program was.
+    begin_ns, end_ns: of what counts, Unix time.
     open: stages that never ended. dropped: records that were lost. lost: those that could not be
     written, with their steps.
     """
@@ -55,6 +56,7 @@ class RankMetadata:
     world_size: int = 0
     attempts: int = 0
     older_runs: int = 0
+    programs: list[str] = field(default_factory=list)
     begin_ns: int = 0
     end_ns: int = 0
     clock_error_s: float | None = None
@@ -276,14 +278,55 @@ def last_run(rank: RankStages) -> RankStages:
     """Without the stages of runs that were recorded into the same files before.
 
     A start that continues after the first step of the one before resumes it; one that begins at
-    that step or before it is another run.
+    that step or before it is another run. Where `my_utils run` recorded, another program is.
     """
+    if rank.is_automatic:
+        return _last_program(rank)
     stages, older_runs = _last_run(rank.stages)
     if not older_runs:
         return rank
     begin_ns, end_ns = _span(stages)
     metadata = replace(rank.metadata, older_runs=older_runs, begin_ns=begin_ns, end_ns=end_ns)
     return replace(rank, stages=stages, metadata=metadata)
+
+
+def _last_program(rank: RankStages) -> RankStages:
+    attempts = rank.stages["attempt"]
+    if all_same(attempts):
+        return rank
+    others = other_programs(rank.notes, np.unique(attempts[rank.stages["step"] >= 0]).tolist())
+    if not others:
+        return rank
+    stages, counters = (
+        chosen(columns, ~np.isin(columns["attempt"], [*others]))
+        for columns in (rank.stages, rank.counters)
+    )
+    begin_ns, end_ns = _span(stages)
+    metadata = replace(
+        rank.metadata, older_runs=len(others), programs=[*others.values()],
+        begin_ns=begin_ns, end_ns=end_ns,
+    )  # fmt: skip
+    notes = [note for note in rank.notes if note.attempt not in others]
+    return replace(rank, metadata=metadata, stages=stages, counters=counters, notes=notes)
+
+
+def other_programs(notes: Iterable[Note], attempts: Sequence[int]) -> dict[int, str]:
+    """Of these attempts those in which another program ran than in the last one, and its name: one
+    command may start several, one after the other.
+
+    >>> notes = [Note(1, "my_utils.run", {"script": "/a/pretrain.py"}),
+    ...          Note(2, "my_utils.run", {"script": "/a/tune.py"})]
+    >>> other_programs(notes, [1, 2])
+    {1: 'pretrain.py'}
+    """
+    programs = {
+        note.attempt: os.path.basename(note.pairs["script"])
+        for note in notes
+        if note.name == "my_utils.run" and "script" in note.pairs
+    }
+    last = programs.get(max(attempts, default=0), "")
+    names = {attempt: programs.get(attempt, last) for attempt in attempts}
+    return {attempt: name for attempt, name in names.items() if last and name != last}
 
 
 def all_same(column: npt.NDArray[Any]) -> bool:

@@ -237,6 +237,8 @@ def describe_problems(ranks: RunRanks, wanted: Collection[int]) -> Iterator[str]
         yield f"{_are(ranks.older)} left out: {theirs} files hold nothing of the last run"
     if ranks.gone:
         yield f"{_are(ranks.gone)} left out: the last attempt has fewer ranks"
+    for name in dict.fromkeys(name for one in ranks.kept for name in one.metadata.programs):
+        yield f"the steps of {name} are left out: another program ran after it"
     there = {one.metadata.rank for one in ranks.kept} | {*ranks.older, *ranks.gone}
     if empty := [one.metadata.rank for one in ranks.read if one.metadata.rank not in there]:
         yield f"{ranks_text(empty, RANGES_NAMED)}: no stage has ended in the files"

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.no_torch
 STAGES = {"input", "forward", "forward/attention", "save"}
 LOOP = """
     import sys, time
+    from my_utils import _core
     from my_utils.logger import GlobalLogger
     from my_utils.utils import MyTimer
 
@@ -199,6 +200,21 @@ def test_attempts_follow_each_other(run_python: RunPython, tmp_path: Path) -> No
     spans = [(int(one["attempt"]), int(one["first_step"]), int(one["last_step"]))
              for one in found.windows]  # fmt: skip
     assert spans[3:7] == [(1, 300, 399), (1, 400, 449), (2, 400, 499), (2, 500, 599)]
+
+
+def test_another_program_before_the_last_one_is_left_out(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    setup = (
+        "GlobalLogger().setup('logs', console=False, max_csv_bytes=65536, keep_csv_bytes=1 << 19)\n"
+    )
+    says = "_core.log_event('my_utils.run', 'INSTANT', metadata='script=/{}.py')\n"
+    _loop(run_python, setup + says.format("pretrain") + "steps(900)")
+    _loop(run_python, setup + says.format("tune") + "steps(300, first=200)")
+    found = load_run(str(tmp_path / "logs"), whole=True)
+    assert found.width == 100 and found.older_attempts == 1
+    assert found.steps.tolist() == [200, 300, 400]
+    assert found.problems == ["the steps of pretrain.py are left out: another program ran after it"]
 
 
 def test_wanted_none(run_python: RunPython, tmp_path: Path) -> None:
