@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from my_utils.analysis.why import load_run
+
 from ..conftest import RunPython
 from ..support.profile_rows import read
 from ..support.variants import gate_runs
@@ -79,3 +81,20 @@ def test_each_iteration_has_its_own_samples(
     assert samples == dict.fromkeys(steps, SIZE)
     assert sorted(stages) == list(steps)
     assert all("optimizer" in names for names in stages.values())
+
+
+def test_an_evaluation_at_the_end_is_no_step(run_python: RunPython, tmp_path: Path) -> None:
+    """Also where its rows were written before the last step was known to be the last one."""
+    script = TRAIN.replace("BEGIN", "pass").replace("END", "pass") + (
+        "import my_utils\n"
+        "with torch.no_grad():\n"
+        "    for (x,) in validation:\n"
+        "        model(x)\n"
+        "        my_utils.GlobalLogger().flush()\n"
+    )
+    (tmp_path / "train.py").write_text(script)
+    ran = run_python("-m", "my_utils", "run", "-o", "logs", "--quiet", "train.py", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    steps = {row.step for row in read(tmp_path / "logs" / "profile_rank_0.csv")}
+    assert EPOCHS * STEPS in steps  # rows were written with the number that comes next
+    assert load_run(tmp_path / "logs").steps.tolist() == list(range(EPOCHS * STEPS))

@@ -14,6 +14,7 @@ from ...core.run_files.run_metadata import Note
 from ..verdict.device_cells import on_device, rows_with_gpu_times
 from ..verdict.kinds import kind_of_stage
 from ..verdict.rank_files import (
+    RUN_END,
     SPAN_MAX,
     Columns,
     RankStages,
@@ -402,7 +403,7 @@ def _processes(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
         elif note.name == "my_utils.launch" and note.attempt in found:
             found[note.attempt].imported_ns = nanoseconds(note.pairs.get("imported_ns"))
             found[note.attempt].joined_ns = nanoseconds(note.pairs.get("process_group_ns")) or 0
-        elif note.name == "my_utils.run_end" and note.attempt in found:
+        elif note.name == RUN_END and note.attempt in found:
             found[note.attempt].ended_ns = note.at_ns
     return found, moved_ns
 

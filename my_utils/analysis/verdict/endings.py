@@ -16,6 +16,7 @@ from ...core.ranges import ranks_text
 from ...core.run_files.ranks import find_ranks
 from ...core.run_files.run_file import RUN_FILE, read_run_file
 from .rank_cells import RankCells
+from .rank_files import RUN_END
 from .run_data import CLOSED, Process
 
 NAMED_MAX = 2
@@ -132,5 +133,5 @@ def _find_error(rank: RankCells) -> str:
     """The name of the exception that ended the last attempt of its process. One that was killed
     has rows of its beginning, and none of its end."""
     last = max((one.attempt for one in rank.notes), default=0)
-    ends = [one for one in rank.notes if one.name == "my_utils.run_end" and one.attempt == last]
+    ends = [one for one in rank.notes if one.name == RUN_END and one.attempt == last]
     return ends[-1].pairs.get("error", "") if ends else ""

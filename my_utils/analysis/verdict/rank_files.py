@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ... import _core
 from ...core.bounded_read import describe
 from ...core.run_files.lost_rows import LostRows, lost_in_heartbeat, lost_in_notes
+from ...core.run_files.row_metadata import whole_number
 from ...core.run_files.run_metadata import Note, parse_note, read_run_metadata
 from ...core.run_files.state import WORLD_SIZE_MAX
 from ...trace.inputs import FileSet, Inputs, Part
@@ -29,6 +30,7 @@ Columns: TypeAlias = dict[str, npt.NDArray[Any]]  # int64 where DTYPES does not 
 
 
 SEPARATOR = "/"
+RUN_END = "my_utils.run_end"
 DTYPES = {"cuda_ms": "f8", "value": "f8", "path": "u4", "tag": "u4", "name": "u4", "attempt": "i4"}
 INTEGER = re.compile("-?[0-9]{1,19}")
 GROUP = re.compile(r"\b([a-z]{2,3})[=_-]?(\d+)\b")
@@ -233,9 +235,15 @@ def read_rank(file_set: FileSet) -> RankStages:
             except OSError as error:
                 unreadable.append(f"{part.name}: {error.strerror}")
         result = _core.read_stages(parts)
-    stages = _columns(result["columns"], result["count"])
-    begin_ns, end_ns = _span(stages)
     notes = [parse_note(attempt, text, at_ns) for attempt, at_ns, _, text in result["notes"]]
+    stages, counters = (
+        _without_a_step_after_the_last(_columns(*columns), notes)
+        for columns in (
+            (result["columns"], result["count"]),
+            (result["counters"], result["counter_count"]),
+        )
+    )
+    begin_ns, end_ns = _span(stages)
     lost, unreported = _lost(file_set, notes, unreadable)
     metadata = RankMetadata(
         rank=file_set.rank,
@@ -256,8 +264,20 @@ def read_rank(file_set: FileSet) -> RankStages:
     parents = [parent for parent, _ in result["paths"]]
     return RankStages(
         metadata, _full_names(result["paths"]), parents, stages, result["tags"],
-        _columns(result["counters"], result["counter_count"]), result["counter_names"], notes,
+        counters, result["counter_names"], notes,
     )  # fmt: skip
+
+
+def _without_a_step_after_the_last(columns: Columns, notes: Iterable[Note]) -> Columns:
+    """What `my_utils run` recorded after the last iteration is in step -1. Rows that were written
+    before the process knew that there is no other one have the next number."""
+    for note in notes:
+        count = whole_number(note.pairs.get("iterations")) if note.name == RUN_END else None
+        if not count or int(columns["step"].max(initial=-1)) < count:
+            continue
+        rows = (columns["step"] >= count) & (columns["attempt"] == note.attempt)
+        columns = {**columns, "step": np.where(rows, -1, columns["step"])}
+    return columns
 
 
 def _lost(
