@@ -49,8 +49,10 @@ help:
 
 # --- set-up: each stamp stands for what is installed, and falls with what it was made from ---
 
+# The pip that comes with Python 3.11 takes four times as long to choose versions.
 $(VENV)/stamp-venv: .ci/make-venv
 	@.ci/make-venv $(VENV) $(PYTHON)
+	@$(PIP_INSTALL) --upgrade pip
 	@touch $@
 
 $(VENV)/stamp-torch: $(VENV)/stamp-venv constraints.txt
