@@ -60,7 +60,6 @@ ALLOWED = {
     "musa/_port_output.py": (2, OWN),
     "profilers/capture/on_demand/control_file.py": (2, CHECKED),
     "profilers/memory/tracker/sources.py": (1, SYSTEM),
-    "profilers/torch_profiler/torch_profile.py": (1, OWN),
     "profilers/torch_profiler/window_files.py": (1, OWN),
     "record/log/handlers.py": (1, SYSTEM),
     "run/agreement.py": (1, SYSTEM),

@@ -219,9 +219,8 @@ class TorchProfilerBackend(_FileBackend):
 
     def start_window(self, window_id: str) -> None:
         """Opens the profiler."""
-        owner = f"TorchProfilerBackend, window {window_id!r}"
-        close = functools.partial(self.stop_window, window_id)
-        profile = TorchProfile(owner, close=close, **self.options)
+        write = functools.partial(self._write, window_id)
+        profile = TorchProfile(f"TorchProfilerBackend, window {window_id!r}", write, **self.options)
         taken_by = holder()
         if profile.start():
             self._running, self.not_recording = profile, None
@@ -231,9 +230,10 @@ class TorchProfilerBackend(_FileBackend):
     def stop_window(self, window_id: str) -> None:
         """Closes the profiler and writes the trace."""
         profile, self._running = self._running, None
-        if profile is None or not profile.running:
-            return
-        profile.stop()
+        if profile is not None:
+            profile.stop()
+
+    def _write(self, window_id: str, profile: TorchProfile) -> None:
         self.traces.append(export_trace(profile.profiler, self._path(window_id, ".json")))
 
 

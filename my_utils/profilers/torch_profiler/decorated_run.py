@@ -118,7 +118,7 @@ class Run:
             settings,
             self._windows.owner,
             steps,
-            write=self._write,
+            self._write,
             # nsys has the GPU's events already, and one subscriber can.
             activities=["cpu"] if under_nsys else None,
             record_shapes=settings.with_flops,
@@ -140,8 +140,8 @@ class Run:
 
     # --- what a window leaves ---
 
-    def _write(self, profiler: torch.profiler.profile, window: TorchWindow) -> None:
-        steps = window.steps
+    def _write(self, window: TorchWindow) -> None:
+        steps, profiler = window.steps, window.profiler
         whole = self._windows.steps == steps.end
         if not whole and not has_operators(profiler):
             return  # the function ended between two steps
@@ -183,8 +183,8 @@ class Run:
 class _Window(TorchWindow):
     """With `nsight_enabled` the CUDA profiler runs while steps are recorded."""
 
-    def __init__(self, settings: Settings, owner: str, steps: Steps, **options: Any) -> None:
-        super().__init__(owner, steps, **options)
+    def __init__(self, settings: Settings, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._settings = settings
         self._cuda = contextlib.ExitStack()
 
@@ -197,11 +197,11 @@ class _Window(TorchWindow):
             cuda.start()
             self._cuda.callback(cuda.stop)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Stops it first, so that it has nothing of what is written then."""
         with tolerated(self.owner, "the CUDA profiler could not be stopped"):
             self._cuda.close()
-        super().close()
+        super().stop()
 
 
 def _can_capture(settings: Settings) -> bool:

@@ -45,6 +45,7 @@ from .torch_profile import (
     export_trace,
     on_this_machine,
     tolerated,
+    write_each,
 )
 
 VARIABLE = b"PROFILE_TASK_TYPES"
@@ -161,7 +162,7 @@ class FlexibleProfiler:
             "with_stack": check_bool("with_stack", with_stack),
             "profile_memory": check_bool("profile_memory", profile_memory),
         }
-        self._blocks: list[TorchProfile | None] = []
+        self._blocks: list[TorchProfile] = []
 
     def __repr__(self) -> str:
         return short_repr(self, "task_type", "output", "enabled")
@@ -169,20 +170,18 @@ class FlexibleProfiler:
     @property
     def profiler(self) -> Any:
         """The `torch.profiler.profile` of the innermost open block, or None."""
-        open_blocks = [block for block in self._blocks if block is not None]
-        return open_blocks[-1].profiler if open_blocks else None
+        return next((block.profiler for block in self._blocks[::-1] if block.running), None)
 
     @property
     def _owner(self) -> str:
         return f"FlexibleProfiler {self.task_type!r}"
 
     def __enter__(self) -> FlexibleProfiler:
-        block = None
-        if self.enabled and is_chosen(self._ranks):
-            profile = TorchProfile(self._owner, close=self._close, **self._options)
-            with tolerated(self._owner, "the profiler could not be started"):
-                block = profile if profile.start() else None
+        block = TorchProfile(self._owner, self._write, **self._options)
         self._blocks.append(block)
+        if self.enabled and is_chosen(self._ranks):
+            with tolerated(self._owner, "the profiler could not be started"):
+                block.start()
         return self
 
     def __exit__(
@@ -191,34 +190,21 @@ class FlexibleProfiler:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        profile = self._blocks.pop()
-        if profile is not None:
-            self._finish(profile)
+        with tolerated(self._owner, "nothing could be written"):
+            self._blocks.pop().stop()
 
-    def _close(self) -> None:
-        """Writes the block that is open."""
-        for profile in self._blocks:
-            if profile is not None:
-                self._finish(profile)
-
-    def _finish(self, profile: TorchProfile) -> None:
-        """Closes the profiler and writes the files; nothing when it is closed, or a parent's."""
-        if profile.running:
-            with tolerated(self._owner, "nothing could be written"):
-                profile.stop()
-                self._write(profile.profiler, self._free_stem())
-
-    def _write(self, profiler: Any, stem: str) -> None:
+    def _write(self, profile: TorchProfile) -> None:
         self.paths = []
+        stem = self._free_stem()
         writers: list[Callable[[Any, Path], object]]
         writers = [export_trace, self._write_summary]
         if self.ops_to_analyze:
             writers.append(self._write_analysis)
-        for suffix, write in zip(_SUFFIXES, writers, strict=False):
-            path = self.output / f"{stem}_{suffix}"
-            with tolerated(self._owner, f"{path} could not be written"):
-                write(profiler, path)
-                self.paths.append(path)
+        files = {
+            self.output / f"{stem}_{suffix}": functools.partial(write, profile.profiler)
+            for suffix, write in zip(_SUFFIXES, writers, strict=False)
+        }
+        self.paths = write_each(self._owner, files)
 
     def _free_stem(self) -> str:
         """A beginning of names that no file here has."""

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import logging
 import os
 import shutil
@@ -44,6 +45,7 @@ from .torch_profile import (
     export_trace,
     on_this_machine,
     tolerated,
+    write_each,
 )
 from .window_files import save_snapshot
 
@@ -348,33 +350,27 @@ class ProfilerWrapper:
         if series.total.entries == series.total.unprofiled:
             _logger.warning("%s: no entry was profiled; nothing is written", self._name)
             return []
-        stem = self._stem()
-        written: list[Path] = []
-
-        def write(suffix: str, how: Callable[[Path], object]) -> None:
-            path = self.output / f"{stem}_{suffix}"
-            with tolerated(self._name, f"{path} failed"):
-                how(path)
-                written.append(path)
-
-        with tolerated(self._name, f"{self.output} failed"):
+        with tolerated(self._name, f"{self.output} could not be written"):
             self.output.mkdir(parents=True, exist_ok=True)
+        stem = self._stem()
+        files: dict[str, Callable[[Path], object]] = {}
         if self.export_trace:
-            write("trace.json", self._write_trace)
+            files["trace.json"] = self._write_trace
         if self.enabled_record_cuda_average_time:
-            write("cuda_time_plot.png", lambda path: plot_times(path, stem, series))
+            files["cuda_time_plot.png"] = lambda path: plot_times(path, stem, series)
         if self.profile_memory:
-            write(
-                "memory_usage_line_chart.png",
-                lambda path: plot_memory(path, stem, series, self._last_memory),
+            files["memory_usage_line_chart.png"] = lambda path: plot_memory(
+                path, stem, series, self._last_memory
             )
         if self.dump_memory_snapshot:
             stamp = datetime.datetime.now().strftime("%Y%m%d_%H%M%S_%f")
-            write(
-                f"mem_{stamp}.pickle",
-                lambda path: save_snapshot(path, self.profiler, self._history),
+            files[f"mem_{stamp}.pickle"] = functools.partial(
+                save_snapshot, self.profiler, self._history
             )
-        return written
+        return write_each(
+            self._name,
+            {self.output / f"{stem}_{suffix}": write for suffix, write in files.items()},
+        )
 
     def _stem(self) -> str:
         name = own_name("rank{}")

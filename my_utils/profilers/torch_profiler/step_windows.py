@@ -97,15 +97,13 @@ class Windows:
         """The next step of a window begins."""
         self.change_at = self.steps + 1
         try:
-            if self.window is not None:
-                self.window.go_on(self.steps)
-                return
-            coming = self._schedule.window(self.cycle, self.began_at)
-            self.window = None if coming is None else self._new_window(coming)
+            if self.window is None:
+                coming = self._schedule.window(self.cycle, self.began_at)
+                self.window = None if coming is None else self._new_window(coming)
             if self.window is None:
                 self.change_at = NEVER
             else:
-                self.window.open()
+                self.window.go_on(self.steps)
         except Exception:
             self._failed()
             self._next_cycle()
@@ -118,7 +116,7 @@ class Windows:
             return
         self.explained |= not window.running  # another profiler has it, or had
         try:
-            window.close()
+            window.stop()
         except Exception:
             self._failed()
 
@@ -132,10 +130,9 @@ class Windows:
         _logger.exception("%s: the profiler failed, and the training goes on without", self.owner)
 
 
-class TorchWindow:
-    """torch's profiler. `write` gets it, and this window, at the end when anything was recorded.
+class TorchWindow(TorchProfile):
+    """torch's profiler for the steps of a window; `write` gets this window.
 
-    over: as in `slot.take`.
     wants_history: let CUDA's allocator write down its history while steps are recorded; `history`
         is the share in it.
     """
@@ -144,39 +141,22 @@ class TorchWindow:
         self,
         owner: str,
         steps: Steps,
+        write: Callable[[Any], object],
         *,
-        write: Callable[[Any, Any], object],
-        over: Callable[[], bool] | None = None,
         wants_history: bool = False,
         **options: Any,
     ) -> None:
-        self.owner = owner
+        super().__init__(owner, write, steps=steps, **options)
         self.steps = steps
         self.history: _memory_history.Recording | None = None
         self._wants_history = wants_history
-        self._profile = TorchProfile(
-            owner,
-            on_trace_ready=lambda profiler: write(profiler, self),
-            close=self.close,
-            over=over,
-            steps=steps,
-            **options,
-        )
-
-    @property
-    def running(self) -> bool:
-        """Whether torch's profiler runs for this window."""
-        return self._profile.running
-
-    def open(self) -> None:
-        """Begins with the first step."""
-        self._profile.start()
-        if self.steps.first == self.steps.active:
-            self.begin_recording()
 
     def go_on(self, step: int) -> None:
-        """Begins with another step."""
-        self._profile.step()
+        """A step of the window begins."""
+        if step == self.steps.first:
+            self.start()
+        else:
+            self.step()
         if step == self.steps.active:
             self.begin_recording()
 
@@ -191,10 +171,10 @@ class TorchWindow:
         except Exception as error:
             _logger.warning("%s: CUDA's allocator keeps no history: %s", self.owner, error)
 
-    def close(self) -> None:
-        """Ends it."""
+    def stop(self) -> None:
+        """Ends the window."""
         try:
-            self._profile.stop()
+            super().stop()
         finally:
             history, self.history = self.history, None
             if history is not None:
@@ -217,7 +197,7 @@ class NvtxWindow:
         self._owner = owner
         self._over = over
         self._record_shapes = record_shapes
-        self._opened: contextlib.ExitStack | None = None
+        self._opened = contextlib.ExitStack()
         self._step = contextlib.ExitStack()
         self._lease: _slot.Lease | None = None
 
@@ -226,12 +206,8 @@ class NvtxWindow:
         """Whether the ranges are on for this window."""
         return self._lease is not None and self._lease.held
 
-    def open(self) -> None:
-        """Begins with the first step."""
-        self.go_on(self.steps.first)
-
     def go_on(self, step: int) -> None:
-        """Begins with another step."""
+        """A step of the window begins."""
         if step == self.steps.active:
             self._begin()
         if not self.running:
@@ -242,14 +218,14 @@ class NvtxWindow:
         self._step.enter_context(torch.profiler.record_function(f"ProfilerStep#{step}"))
 
     def _begin(self) -> None:
-        self._lease = _slot.take(self._owner, close=self.close, over=self._over)
-        if self._lease is None:
+        lease = _slot.take(self._owner, close=self.stop, over=self._over)
+        if lease is None:
             return
         import torch
 
         cuda = CudaProfiler()
         with contextlib.ExitStack() as opened:
-            opened.callback(self._lease.release)
+            opened.callback(lease.release)
             cuda.start()
             opened.callback(cuda.stop)
             opened.enter_context(
@@ -257,10 +233,9 @@ class NvtxWindow:
             )
             self._step = opened.enter_context(contextlib.ExitStack())
             self._opened = opened.pop_all()
+            self._lease = lease
 
-    def close(self) -> None:
-        """Ends it."""
-        running, opened = self.running, self._opened
-        self._opened = None
-        if running and opened is not None:
-            opened.close()
+    def stop(self) -> None:
+        """Ends the window."""
+        if self.running:
+            self._opened.close()

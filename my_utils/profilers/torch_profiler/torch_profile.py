@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import gzip
 import json
 import logging
 import os
@@ -27,7 +26,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,10 +72,9 @@ class TorchProfile:
     """One run of `torch.profiler.profile`, from `start` to `stop`.
 
     owner: who profiles, for messages: "ProfilerWrapper 'run'".
-    on_trace_ready: called with the profiler at the end of each active span, as torch does; what it
-        raises is logged, and the training continues.
-    close: called instead of `stop` when the process exits meanwhile, and when the program opens a
-        separate profiler.
+    write: called with this object once torch's profiler has stopped, if it recorded anything: by
+        `stop`, when the process exits before, and when the program opens a separate profiler. What
+        it raises goes through `stop`, and is logged in the other cases.
     over: whether what is profiled has ended without a call of `stop`; as in `slot.take`.
     steps: profiles these, by torch's schedule, and marks them in the trace by their numbers; each
         call of `step` ends one.
@@ -98,21 +96,19 @@ class TorchProfile:
     def __init__(
         self,
         owner: str,
+        write: Callable[[Any], object] | None = None,
         *,
-        on_trace_ready: Callable[[torch.profiler.profile], object] | None = None,
-        close: Callable[[], object] | None = None,
         over: Callable[[], bool] | None = None,
         steps: Steps | None = None,
         **options: Any,
     ) -> None:
         self.owner = owner
         self.profiler: Any = None
-        self._on_trace_ready = on_trace_ready
-        self._close = close  # None: `stop`, which would hold this object in a circle
+        self._write = write
         self._over = over
         self._steps = steps
         self._options = options if steps is None else {**options, "schedule": steps.action}
-        self._unwatch: Callable[[], None] = _nothing
+        self._watch = contextlib.ExitStack()  # over the sessions of the program, while it runs
         self._lease: _slot.Lease | None = None
         self._thread = 0
         self._taken = False  # the session belongs to another, in another thread
@@ -130,21 +126,18 @@ class TorchProfile:
         with needs_torch("torch's profiler"):
             import torch
 
-        lease = _slot.take(self.owner, close=self._close or self.stop, over=self._over)
+        lease = _slot.take(self.owner, close=self.stop, over=self._over)
         if lease is None:
             return False
         try:
-            self.profiler = torch.profiler.profile(
-                on_trace_ready=self._ready if self._on_trace_ready else None,
-                **_for_torch(self._options),
-            )
+            self.profiler = torch.profiler.profile(**_for_torch(self._options))
             self._describe()
             end_stale_session()
-            self._unwatch = _watch_sessions(self.profiler, self._stolen)
+            self._watch.enter_context(_watched_sessions(self.profiler, self._stolen))
             self.profiler.start()
             self._seen = _session_open()
         except BaseException:
-            self._end_watch()
+            self._watch.close()
             if self.profiler is not None:
                 with contextlib.suppress(Exception):
                     close_lost_session(self.profiler)
@@ -177,36 +170,41 @@ class TorchProfile:
             self.stop()
 
     def stop(self) -> None:
-        """Closes the profiler, if it is open."""
+        """Closes the profiler, if it is open, and writes what it recorded."""
         lease, self._lease = self._lease, None
-        self._end_watch()
+        self._watch.close()
         if lease is None or not lease.held:
             return
         try:
-            lost = self._why_lost()
-            if lost is not None:
-                self._lose(lost)
-            try:
-                self.profiler.stop()
-            except RuntimeError:  # as where a step did not start what its schedule had prepared
-                with contextlib.suppress(Exception):
-                    free_kineto()
-                raise
-            # It refers to itself by these, and would stay with all its events until the garbage
-            # collector comes, which knows of few objects and sees no hurry.
-            self.profiler.action_map = {}
+            recorded = self._stop_torch()
         finally:
             lease.release()
+        if recorded and self._write is not None:
+            self._write(self)
 
-    def _end_watch(self) -> None:
-        end, self._unwatch = self._unwatch, _nothing
-        end()
+    def _stop_torch(self) -> bool:
+        """Returns whether anything was recorded."""
+        lost = self._why_lost()
+        if lost is not None:
+            self._lose(lost)
+        recorded = _records(self.profiler)
+        try:
+            self.profiler.stop()
+        except RuntimeError:  # as where a step did not start what its schedule had prepared
+            with contextlib.suppress(Exception):
+                free_kineto()
+            raise
+        # It refers to itself by these, and would stay with all its events until the garbage
+        # collector comes, which knows of few objects and sees no hurry.
+        self.profiler.action_map = {}
+        return recorded
 
     def _stolen(self) -> None:
         """Another profiler is about to take the session."""
-        if not self.running:
+        lease = self._lease
+        if lease is None or not lease.held:
             return
-        self._end_watch()
+        self._watch.close()
         self._taken = self._thread != threading.get_native_id()
         where, fate = (" in another thread", "lost") if self._taken else ("", "kept")
         warn_once(
@@ -217,11 +215,8 @@ class TorchProfile:
         if self._taken:
             with contextlib.suppress(Exception):
                 free_kineto()
-            return
-        try:
-            (self._close or self.stop)()
-        except Exception:
-            _logger.exception("%s could not be closed", self.owner)
+        else:
+            lease.close()
 
     def _why_lost(self) -> str | None:
         """Why torch has nothing to stop; None: it has."""
@@ -240,17 +235,6 @@ class TorchProfile:
             end_stale_session()
         raise RuntimeError(f"{self.owner} {why}, so what it recorded is lost")
 
-    def _ready(self, profiler: Any) -> None:
-        assert self._on_trace_ready is not None
-        try:
-            self._on_trace_ready(profiler)
-        except Exception:
-            _logger.exception("%s: its results could not be written", self.owner)
-
-
-def _nothing() -> None:
-    pass
-
 
 @contextlib.contextmanager
 def tolerated(owner: str, what: str) -> Iterator[None]:
@@ -260,6 +244,17 @@ def tolerated(owner: str, what: str) -> Iterator[None]:
     except Exception as error:
         warn_once(f"{owner} {what}", f"{owner}: {what}: {type(error).__name__}: {error}")
         _logger.debug("%s: %s", owner, what, exc_info=True)
+
+
+def write_each(owner: str, files: Mapping[Path, Callable[[Path], object]]) -> list[Path]:
+    """Writes each of the files by its function; returns those that are written. One that cannot be
+    is one warning."""
+    written = []
+    for path, write in files.items():
+        with tolerated(owner, f"{path} could not be written"):
+            write(path)
+            written.append(path)
+    return written
 
 
 # --- other sessions ---
@@ -273,37 +268,32 @@ def tolerated(owner: str, what: str) -> Iterator[None]:
 _WAYS_IN = ("_prepare_trace", "_start_trace")
 
 
-def _watch_sessions(own: Any, stolen: Callable[[], object]) -> Callable[[], None]:
-    """Calls `stolen` when a profiler other than `own`, a torch.profiler.profile, is about to take
-    the session, in the thread that takes it. Returns what ends the watch."""
+@contextlib.contextmanager
+def _watched_sessions(own: Any, stolen: Callable[[], object]) -> Iterator[None]:
+    """Within the block, calls `stolen` when a torch.profiler.profile other than `own` is about to
+    take the session, in the thread that takes it."""
     from torch.autograd.profiler import profile
 
-    put: dict[str, tuple[Any, Any]] = {}
-    for name in _WAYS_IN:
-        original = getattr(profile, name, None)
-        if original is None:
-            continue  # of another torch, where the loss is noticed at the end
-        wrapper = _watched(original, own, stolen)
-        put[name] = original, wrapper
+    def watched(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(session: Any, *args: Any, **kwargs: Any) -> Any:
+            if session is not own.profiler:
+                stolen()
+            return original(session, *args, **kwargs)
+
+        return wrapper
+
+    # Another torch may lack them; then the loss is noticed at the end.
+    originals = {name: getattr(profile, name) for name in _WAYS_IN if hasattr(profile, name)}
+    wrappers = {name: watched(original) for name, original in originals.items()}
+    for name, wrapper in wrappers.items():
         setattr(profile, name, wrapper)
-
-    def end() -> None:
-        for name, (original, wrapper) in put.items():
-            if profile.__dict__.get(name) is wrapper:
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            if profile.__dict__.get(name) is wrappers[name]:
                 setattr(profile, name, original)
-        put.clear()  # the wrappers hold our profiler, and whoever holds this would
-
-    return end
-
-
-def _watched(original: Any, own: Any, stolen: Callable[[], object]) -> Any:
-    @functools.wraps(original)
-    def wrapper(session: Any, *args: Any, **kwargs: Any) -> Any:
-        if session is not own.profiler:
-            stolen()
-        return original(session, *args, **kwargs)
-
-    return wrapper
 
 
 def _records(profiler: Any) -> bool:
@@ -340,22 +330,20 @@ def _for_torch(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def export_trace(profiler: torch.profiler.profile, path: str | os.PathLike[str]) -> Path:
-    """The Chrome trace of a profiler, whole or not at all; gzip when the name ends in .gz.
+    """The Chrome trace of a profiler, whole or not at all.
 
     torch writes a trace once: RuntimeError the second time. Copy the file instead.
     """
     target = Path(path)
     with on_whole_path(target) as temporary:
         name = os.fspath(temporary)
-        if target.suffix != ".gz" and escaped(name) == name:
+        if escaped(name) == name:
             _export(profiler, temporary, target)
             return target
-        with tempfile.TemporaryDirectory() as folder, utf8_path(folder) as place:
+        with tempfile.TemporaryDirectory() as folder, utf8_path(folder) as place:  # as torch wants
             plain = Path(place) / "trace.json"
             _export(profiler, plain, target)
-            writer = gzip.open if target.suffix == ".gz" else open
-            with open(plain, "rb") as trace, writer(temporary, "wb") as copy:
-                shutil.copyfileobj(trace, copy)
+            shutil.copyfile(plain, temporary)
     return target
 
 

@@ -258,7 +258,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         return TorchWindow(
             owner,
             steps,
-            write=self._write,
+            self._write,
             over=over,
             wants_history=self.profile_memory and self.export_memory_timeline,
             profile_memory=self.profile_memory,
@@ -268,7 +268,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             activities=None if self.cpu and self.cuda else ["cpu" if self.cpu else "cuda"],
         )
 
-    def _write(self, profiler: Any, window: TorchWindow) -> None:
+    def _write(self, window: TorchWindow) -> None:
         assert self._windows is not None
         last_step = self._windows.steps + self._inside
         if last_step <= window.steps.active:  # no recorded step has begun
@@ -284,7 +284,7 @@ class ProfCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             by_shape=self.record_shapes,
             by_stack=self.with_stack,
         )
-        if files.write(profiler, folder, window.history):
+        if files.write(window.profiler, folder, window.history):
             self.folders.append(folder)
 
     # --- messages ---

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..memory.memory_history import Recording
 from ..memory.memory_snapshot_form import make_snapshot, write_snapshot
 from .flops_table import operators_by_time
 from .operator_figures import average_operators
-from .torch_profile import device_time, export_trace, on_this_machine, tolerated
+from .torch_profile import device_time, export_trace, on_this_machine, tolerated, write_each
 
 # Frames of a stack by which key_averages.txt groups operators.
 STACK_FRAMES = 5
@@ -50,42 +50,34 @@ class WindowFiles:
 
         history: of CUDA's allocator, which knows more of memory than the profiler.
         """
-        with _tolerated(folder):
+        with tolerated("ProfCallback", f"{folder} could not be written, and the training goes on"):
             folder.mkdir(parents=True, exist_ok=True)
         if not folder.is_dir():
             return False
-        rank = self.name
-        with _tolerated(folder / f"{rank}.pt.trace.json") as path:
-            export_trace(profiler, path)
+        rank, prefix = self.name, "" if self.leading else f"{self.name}_"
+        files: dict[str, Callable[[Path], object]] = {
+            f"{rank}.pt.trace.json": partial(export_trace, profiler)
+        }
         if self.key_averages:
-            prefix = "" if self.leading else f"{rank}_"
-            with _tolerated(folder / f"{prefix}key_averages.txt") as path:
-                write_text(path, self._table(profiler))
+            files[f"{prefix}key_averages.txt"] = partial(self._write_table, profiler)
         if self.stacks:
-            with _tolerated(folder / f"{rank}_stacks.txt") as path:
-                _write_stacks(profiler, path)
+            files[f"{rank}_stacks.txt"] = partial(_write_stacks, profiler)
         if self.memory:
-            with _tolerated(folder / f"{rank}_memory_snapshot.pickle") as path:
-                save_snapshot(path, profiler, history)
-            with _tolerated(folder / f"{rank}_memory-timeline.html") as path:
-                _write_memory_timeline(profiler, path)
+            files[f"{rank}_memory_snapshot.pickle"] = partial(save_snapshot, profiler, history)
+            files[f"{rank}_memory-timeline.html"] = partial(_write_memory_timeline, profiler)
+        write_each("ProfCallback", {folder / name: write for name, write in files.items()})
         return True
 
-    def _table(self, profiler: Any) -> str:
+    def _write_table(self, profiler: Any, path: Path) -> None:
         """A short table of the operators by name, and torch's wide one."""
         averages = average_operators(profiler, self.by_shape, STACK_FRAMES * self.by_stack)
         by = on_this_machine("self_cuda_time_total", device_time(profiler))
         grouped = ["name"] + ["shapes"] * self.by_shape + ["stack"] * self.by_stack
-        return (
+        write_text(
+            path,
             f"Operators by time\n{operators_by_time(profiler)}\n\n"
-            f"By {', '.join(grouped)}\n{averages.table(sort_by=by, row_limit=-1)}\n"
+            f"By {', '.join(grouped)}\n{averages.table(sort_by=by, row_limit=-1)}\n",
         )
-
-
-@contextlib.contextmanager
-def _tolerated(path: Path) -> Iterator[Path]:
-    with tolerated("ProfCallback", f"{path} could not be written, and the training goes on"):
-        yield path
 
 
 def own_folder(parent: Path, name: str, rank: str) -> Path:
@@ -122,7 +114,7 @@ def _leave_out_helpers(path: Path) -> None:
 # --- memory ---
 
 
-def save_snapshot(path: Path, profiler: Any, history: Recording | None) -> None:
+def save_snapshot(profiler: Any, history: Recording | None, path: Path) -> None:
     """The snapshot of CUDA's allocator; without its history, of what the profiler saw."""
     if history is not None:
         history.save(path)

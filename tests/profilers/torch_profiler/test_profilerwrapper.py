@@ -434,7 +434,7 @@ def test_what_can_be_written_is_written(tmp_path: Path, caplog: pytest.LogCaptur
     with pw:
         work()
     assert pw.leave() == [tmp_path / "run_cuda_time_plot.png"]
-    assert "run_trace.json failed: IsADirectoryError" in caplog.text
+    assert "run_trace.json could not be written: IsADirectoryError" in caplog.text
     assert sorted(os.listdir(tmp_path)) == ["run_cuda_time_plot.png", "run_trace.json"]
 
 

@@ -831,14 +831,13 @@ def test_the_allocators_history_is_shared(tmp_path: Path, monkeypatch: pytest.Mo
     allocator.allocate(1)
     time.sleep(0.001)  # the allocator's clock has microseconds
     opened = TorchWindow(
-        "a test", Steps(0, 0, 1), wants_history=True, activities=["cpu"],
-        write=lambda profiler, window: MEMORY_ONLY.write(
-            profiler, tmp_path / "out", window.history
-        ),
+        "a test", Steps(0, 0, 1),
+        lambda window: MEMORY_ONLY.write(window.profiler, tmp_path / "out", window.history),
+        wants_history=True, activities=["cpu"],
     )  # fmt: skip
-    opened.open()
+    opened.go_on(0)
     kept = allocator.allocate(2)
-    opened.close()
+    opened.stop()
     allocator.free(kept)
     run = spans.stop("run")
     assert run is not None
@@ -857,12 +856,11 @@ def test_an_allocator_without_history_costs_no_window(
     allocator.failure = RuntimeError("an injected failure")
     written: list[Any] = []
     window = TorchWindow(
-        "a test", Steps(0, 0, 2), wants_history=True, activities=["cpu"],
-        write=lambda profiler, window: written.append(profiler),
-    )  # fmt: skip
-    window.open()
+        "a test", Steps(0, 0, 2), written.append, wants_history=True, activities=["cpu"]
+    )
+    window.go_on(0)
     window.go_on(1)
-    window.close()
+    window.stop()
     assert len(written) == 1
     assert caplog.text.count("an injected failure") == 1
 
@@ -928,10 +926,10 @@ def test_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_windows_that_are_closed_twice() -> None:
     window = NvtxWindow("a test", Steps(0, 1, 2), record_shapes=False)
-    window.close()
-    window.open()
-    window.close()
-    window.close()
+    window.stop()
+    window.go_on(0)
+    window.stop()
+    window.stop()
 
 
 @pytest.fixture(autouse=True)
