@@ -16,6 +16,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # After what the program itself registers, and before GlobalLogger closes its files.
 _PRIORITY = -900
@@ -43,6 +46,36 @@ def call_at_end(close: Callable[[], object]) -> None:
         from multiprocessing.util import Finalize
 
         Finalize(None, close, exitpriority=_PRIORITY)
+
+
+class OpenObjects(set[T]):
+    """The objects of one kind that are open. They stay alive, and are closed when the process ends;
+    a forked child has none.
+
+    close: must be idempotent, and take the object out. forget: called in a forked child with each
+    object that is open in its parent.
+    """
+
+    def __init__(self, close: Callable[[T], object], forget: Callable[[T], object]) -> None:
+        super().__init__()
+        self._close = close
+        self._forget = forget
+        os.register_at_fork(after_in_child=self._forget_all)
+
+    def add(self, one: T) -> None:
+        """Puts it in, when it is opened."""
+        super().add(one)
+        call_at_end(self.close_all)
+
+    def close_all(self) -> None:
+        """Closes them."""
+        for one in list(self):
+            self._close(one)
+
+    def _forget_all(self) -> None:
+        for one in list(self):
+            self._forget(one)
+        self.clear()
 
 
 def join_within(thread: threading.Thread, seconds: float) -> bool:

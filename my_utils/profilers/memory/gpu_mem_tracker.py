@@ -25,7 +25,7 @@ from typing import Self
 
 from ...core.arguments import check_bool, check_seconds
 from ...core.extras import require
-from ...core.process_end import call_at_end
+from ...core.process_end import OpenObjects
 from ...core.public import public
 from ...core.ranks import check_ranks, current_rank, is_chosen
 from ...core.reprs import short_repr
@@ -157,7 +157,6 @@ class GPU_Performance_Tracker:
             if run.start():
                 self._run = run
                 _running.add(self)
-                call_at_end(_stop_all)
 
     def _probes(self, nvml: Nvml | None) -> list[Probe]:
         in_torch, in_nvml = torch_devices(), 0 if nvml is None else nvml.count
@@ -290,20 +289,6 @@ def _check_prefix(prefix: object) -> str:
     return str(text)
 
 
-# --- the end of the process, and forks ---
-
-_running: set[GPU_Performance_Tracker] = set()
-
-
-def _stop_all() -> None:
-    for tracker in list(_running):
-        tracker.stop()
-
-
-def _forget_all() -> None:
-    for tracker in list(_running):
-        tracker._forget()
-    _running.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all)
+_running: OpenObjects[GPU_Performance_Tracker] = OpenObjects(
+    close=lambda tracker: tracker.stop(), forget=lambda tracker: tracker._forget()
+)

@@ -32,7 +32,7 @@ from ...core.arguments import check_logger, check_path, check_str
 from ...core.environment import switch_at_import
 from ...core.file_names import file_name, free_path
 from ...core.identity import identity
-from ...core.process_end import call_at_end
+from ...core.process_end import OpenObjects
 from ...core.public import public
 from ...core.ranks import check_ranks, current_rank, is_chosen
 from ...core.reprs import short_repr
@@ -117,8 +117,7 @@ class MemorySnapshotter:
                 self._logger.warning("memory snapshot %r is being taken already", name)
             elif is_chosen(self.ranks):
                 self._open[name] = self._record(name)
-                _with_open.add(self)  # kept alive until then
-                call_at_end(_close_all)
+                _with_open.add(self)
 
     def _record(self, name: str) -> Recording | None:
         """None if nothing can be recorded; that is said once."""
@@ -179,13 +178,10 @@ class MemorySnapshotter:
         known = identity()
         return Path.cwd() if known is None else Path(known.log_dir)
 
-    def span(self, name: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def span(self, name: str) -> Iterator[None]:
         """`start` and `stop` around a block; the snapshot is also written when the block raises,
         such as when it runs out of memory."""
-        return self._span(name)
-
-    @contextlib.contextmanager
-    def _span(self, name: str) -> Iterator[None]:
         self.start(name)
         try:
             yield
@@ -239,31 +235,15 @@ class NoOpMemorySnapshotter(MemorySnapshotter):
         """Does nothing."""
         return None
 
-    def span(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """A block in which nothing is done."""
-        return contextlib.nullcontext()
-
 
 def _check_name(name: object) -> None:
     if not check_str("name", name):
         raise ValueError("name must not be empty")
 
 
-_with_open: set[MemorySnapshotter] = set()
-
-
-def _close_all() -> None:
-    for snapshotter in list(_with_open):
-        snapshotter.close()
-
-
-def _forget_all() -> None:
-    for snapshotter in list(_with_open):
-        snapshotter._forget()
-    _with_open.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all)
+_with_open: OpenObjects[MemorySnapshotter] = OpenObjects(
+    close=lambda snapshotter: snapshotter.close(), forget=lambda snapshotter: snapshotter._forget()
+)
 
 
 def make_global_snapshotter() -> MemorySnapshotter | NoOpMemorySnapshotter:

@@ -30,7 +30,7 @@ from ...core.arguments import check_bool, check_int, check_logger, check_path, c
 from ...core.extras import require
 from ...core.file_names import short_name
 from ...core.files import on_whole_path
-from ...core.process_end import call_at_end
+from ...core.process_end import OpenObjects
 from ...core.public import public
 from ...core.ranks import check_ranks, current_rank, is_chosen, own_name, world_size
 from ...core.reprs import short_repr
@@ -181,6 +181,10 @@ class ProfilerWrapper:
         self._history: _memory_history.Recording | None = None
         _open.discard(self)
 
+    def _forget_parents(self) -> None:
+        self._depth = 0
+        self._forget()
+
     @property
     def series(self) -> list[Point]:
         """The figures of the open series, or of the last one: a point for each entry, or for
@@ -237,7 +241,6 @@ class ProfilerWrapper:
         if not self._chosen:
             return
         _open.add(self)
-        call_at_end(_close_all)
         if self.dump_memory_snapshot:
             with tolerated(self._name, "the allocator's history failed"):
                 import torch
@@ -396,23 +399,9 @@ class _Entry(NamedTuple):
     levels: dict[str, int]  # bytes given out when it began
 
 
-# --- series that nobody left ---
-
-_open: set[ProfilerWrapper] = set()
-
-
-def _close_all() -> None:
-    for wrapper in list(_open):
-        wrapper.close()
-
-
-def _forget_all() -> None:
-    for wrapper in list(_open):
-        wrapper._depth = 0
-        wrapper._forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
+_open: OpenObjects[ProfilerWrapper] = OpenObjects(
+    close=lambda wrapper: wrapper.close(), forget=lambda wrapper: wrapper._forget_parents()
+)
 
 
 # --- arguments ---

@@ -309,7 +309,7 @@ def test_the_end_of_the_process_and_forked_children(run_python: RunPython, tmp_p
             import sys
             from my_utils.profilers.memory import memory_snapshot
             assert not memory_snapshot._with_open
-            memory_snapshot._close_all()
+            memory_snapshot._with_open.close_all()
             assert not os.path.exists("out")
             sys.exit(0)
         print(os.wait()[1])
