@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .series import Series
+from .series import Floats, Series
 from .sources import Figure
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def draw(
     axes: Any = picture.subplots(rows, sharex=True, squeeze=False)[:, 0]
     begin = series.begins[0] if len(series) else 0.0
     scale, unit = _time_unit((series.ends[-1] - begin) if len(series) else 0.0)
-    times = [(time - begin) / scale for time in series.times]
+    times = ((series.begins + series.ends) / 2 - begin) / scale
     for axis, (panel, chosen) in zip(axes, shown, strict=False):
         _draw_panel(axis, panel, chosen, series, times)
         for figure in chosen:
@@ -78,9 +78,9 @@ def _choose_figures(panel: _Panel, figures: Sequence[Figure], series: Series) ->
         for figure in figures
         if figure.key in panel.keys
         and figure.group.startswith("gpu") == panel.on_gpu
-        and any(series.curves[figure.name].counts)
+        and series.curve(figure.name).counts.any()
     ]
-    used = [figure for figure in chosen if series.high(figure.name) > 0]
+    used = [figure for figure in chosen if series.curve(figure.name).high > 0]
     return used or chosen[: len(panel.keys)]
 
 
@@ -91,24 +91,23 @@ def _time_unit(seconds: float) -> tuple[float, str]:
 
 
 def _draw_panel(
-    axis: Axes, panel: _Panel, figures: Sequence[Figure], series: Series, times: Sequence[float]
+    axis: Axes, panel: _Panel, figures: Sequence[Figure], series: Series, times: Floats
 ) -> None:
     groups = list(dict.fromkeys(figure.group for figure in figures))
     for figure in figures:
-        curve = series.curves[figure.name]
-        known = [i for i, count in enumerate(curve.counts) if count]
+        curve = series.curve(figure.name)
+        known = curve.counts > 0
         colour = _COLOURS[groups.index(figure.group) % len(_COLOURS)]
         style = _STYLES[panel.keys.index(figure.key) % len(_STYLES)]
-        along = [times[i] for i in known]
-        means = curve.means
+        along = times[known]
+        lows, highs, sums, counts = (kept[known] for kept in curve)
         axis.plot(
-            along, [means[i] / panel.scale for i in known], linestyle=style, color=colour,
+            along, sums / counts / panel.scale, linestyle=style, color=colour,
             marker="." if len(along) < 40 else None, linewidth=1, label=_label(figure, groups),
         )  # fmt: skip
         axis.fill_between(
-            along, [curve.lows[i] / panel.scale for i in known],
-            [curve.highs[i] / panel.scale for i in known], color=colour, alpha=0.25, linewidth=0,
-        )  # fmt: skip
+            along, lows / panel.scale, highs / panel.scale, color=colour, alpha=0.25, linewidth=0
+        )
     axis.set_ylabel(panel.title, fontsize=8)
     axis.margins(y=0.3)
     axis.set_ylim(bottom=0)

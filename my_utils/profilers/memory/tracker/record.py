@@ -162,7 +162,7 @@ class Record:
         peaks = self.peaks()
         with self._lock:
             begin = self.series.begins[0] if self.samples else 0.0
-            means = {name: self.series.mean(name) for name in peaks}
+            means = {name: self.series.curve(name).mean for name in peaks}
         rows = [
             [name, readable(peak.value, peak.unit), readable(means[name], peak.unit),
              f"{peak.timestamp - begin:.1f} s", "" if peak.step is None else str(peak.step),

@@ -7,68 +7,49 @@ sample are always kept, and means stay exact.
 >>> series = Series(["rss"], capacity=4)
 >>> for second in range(100):
 ...     series.add(float(second), [float(second % 10)])
->>> len(series) <= 4, series.low("rss"), series.high("rss")
+>>> len(series) <= 4, series.curve("rss").low, series.curve("rss").high
 (True, 0.0, 9.0)
 """
 
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+# What a bucket keeps of its samples, how that of two buckets becomes one, and that of no sample.
+_KEPT = (("lows", np.fmin, math.nan), ("highs", np.fmax, math.nan),
+         ("sums", np.add, 0.0), ("counts", np.add, 0.0))  # fmt: skip
 
 
-class Curve:
-    """A column, a value a bucket; NaN where no sample had one."""
+class Curve(NamedTuple):
+    """A column, a value a bucket. Where no sample had a value, the extremes are NaN."""
 
-    __slots__ = ("counts", "highs", "lows", "sums")
-
-    def __init__(self) -> None:
-        self.lows = array("d")
-        self.highs = array("d")
-        self.sums = array("d")
-        self.counts = array("q")  # of samples with a value
+    lows: Floats
+    highs: Floats
+    sums: Floats
+    counts: Floats  # of samples with a value
 
     @property
-    def means(self) -> list[float]:
-        return [
-            total / count if count else math.nan
-            for total, count in zip(self.sums, self.counts, strict=True)
-        ]
+    def low(self) -> float:
+        """The least value that was ever added, NaN for none."""
+        return float(np.fmin.reduce(self.lows, initial=math.nan))
 
-    def open_bucket(self) -> None:
-        self.lows.append(math.nan)
-        self.highs.append(math.nan)
-        self.sums.append(0.0)
-        self.counts.append(0)
+    @property
+    def high(self) -> float:
+        """The greatest value that was ever added, NaN for none."""
+        return float(np.fmax.reduce(self.highs, initial=math.nan))
 
-    def add(self, value: float) -> None:
-        """Adds to the last bucket; NaN is ignored."""
-        if value != value:
-            return
-        if self.counts[-1] == 0:
-            self.lows[-1] = self.highs[-1] = value
-        elif value < self.lows[-1]:
-            self.lows[-1] = value
-        elif value > self.highs[-1]:
-            self.highs[-1] = value
-        self.sums[-1] += value
-        self.counts[-1] += 1
-
-    def halve(self) -> None:
-        """Merges the buckets two by two; their number is even."""
-        self.lows = array("d", map(_least, self.lows[0::2], self.lows[1::2]))
-        self.highs = array("d", map(_most, self.highs[0::2], self.highs[1::2]))
-        self.sums = array("d", map(float.__add__, self.sums[0::2], self.sums[1::2]))
-        self.counts = array("q", map(int.__add__, self.counts[0::2], self.counts[1::2]))
-
-
-def _least(a: float, b: float) -> float:
-    return a if a <= b or b != b else b
-
-
-def _most(a: float, b: float) -> float:
-    return a if a >= b or b != b else b
+    @property
+    def mean(self) -> float:
+        """Of all values that were added, NaN for none."""
+        count = self.counts.sum()
+        return float(self.sums.sum() / count) if count else math.nan
 
 
 class Series:
@@ -84,54 +65,54 @@ class Series:
         self.capacity = capacity
         self.stride = 1
         """Samples a bucket."""
-        self.begins = array("d")
-        self.ends = array("d")
-        self.curves = {name: Curve() for name in columns}
+        self._columns = {name: slot for slot, name in enumerate(columns)}
+        self._times = np.empty((2, capacity))  # begins and ends, in seconds
+        self._kept = np.empty((len(_KEPT), capacity, len(columns)))
+        self._zeros = np.zeros(len(columns))
+        self._length = 0
         self._in_last = 0
 
     def __len__(self) -> int:
-        return len(self.begins)
+        return self._length
 
     def add(self, time_s: float, values: Sequence[float]) -> None:
         """Adds a sample, with a value or NaN for each column."""
         if self._in_last == 0:
             self._open_bucket(time_s)
-        for curve, value in zip(self.curves.values(), values, strict=True):
-            curve.add(value)
-        self.ends[-1] = time_s
+        last = self._length - 1
+        row = np.array(values)
+        known = row == row
+        bucket = self._kept[:, last]
+        _merge(bucket, (row, row, np.where(known, row, self._zeros), known), bucket)
+        self._times[1, last] = time_s
         self._in_last = (self._in_last + 1) % self.stride
 
     def _open_bucket(self, time_s: float) -> None:
-        if len(self.begins) == self.capacity:
-            self.begins = self.begins[0::2]
-            self.ends = self.ends[1::2]
-            for curve in self.curves.values():
-                curve.halve()
+        if self._length == self.capacity:
+            self._length //= 2
+            self._times[:, : self._length] = self._times[0, 0::2], self._times[1, 1::2]
+            _merge(self._kept[:, 0::2], self._kept[:, 1::2], self._kept[:, : self._length])
             self.stride *= 2
-        self.begins.append(time_s)
-        self.ends.append(time_s)
-        for curve in self.curves.values():
-            curve.open_bucket()
+        self._times[0, self._length] = time_s
+        for plane, (_, _, nothing) in zip(self._kept, _KEPT, strict=True):
+            plane[self._length] = nothing
+        self._length += 1
 
     @property
-    def times(self) -> list[float]:
-        """The middle of each bucket, in seconds."""
-        return [(begin + end) / 2 for begin, end in zip(self.begins, self.ends, strict=True)]
+    def begins(self) -> Floats:
+        """When each bucket begins, in seconds."""
+        return self._times[0, : self._length]
 
-    def low(self, column: str) -> float:
-        """The least value that was ever added, NaN for none."""
-        return min(_values(self.curves[column].lows), default=math.nan)
+    @property
+    def ends(self) -> Floats:
+        """When each bucket ends, in seconds."""
+        return self._times[1, : self._length]
 
-    def high(self, column: str) -> float:
-        """The greatest value that was ever added, NaN for none."""
-        return max(_values(self.curves[column].highs), default=math.nan)
-
-    def mean(self, column: str) -> float:
-        """Of all values that were added, NaN for none."""
-        curve = self.curves[column]
-        count = sum(curve.counts)
-        return math.fsum(curve.sums) / count if count else math.nan
+    def curve(self, column: str) -> Curve:
+        """A view of a column."""
+        return Curve(*self._kept[:, : self._length, self._columns[column]])
 
 
-def _values(values: array) -> list[float]:  # type: ignore[type-arg]
-    return [value for value in values if value == value]
+def _merge(left: Iterable[Floats], right: Iterable[Floats], out: Iterable[Floats]) -> None:
+    for (_, merge, _), a, b, both in zip(_KEPT, left, right, out, strict=True):
+        merge(a, b, both)
