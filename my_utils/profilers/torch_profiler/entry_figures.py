@@ -7,19 +7,28 @@ has them.
 >>> import torch
 >>> with torch.profiler.profile(profile_memory=True) as profile:
 ...     kept = torch.ones(256)
->>> figures = sum_figures(profile, began_ns=0)
+>>> figures = sum_figures(profile, began_ns=0, levels={})
 >>> figures.cpu_ns > 0, figures.device_ns, figures.memory["cpu"].peak
 (True, 0, 1024)
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from ...core.lazy_modules import lazy_module
 from ...core.older_torch import event_kinds
 
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = lazy_module("numpy")
+
 CURVE_MAX = 4096  # points of a curve that are kept
+
+_Columns = tuple[list[int], list[int]]
 
 
 @dataclass(slots=True)
@@ -64,7 +73,7 @@ class EntryFigures:
     memory: dict[str, MemoryCurve] = field(default_factory=dict)
 
 
-def sum_figures(profiler: Any, began_ns: int, levels: dict[str, int] | None = None) -> EntryFigures:
+def sum_figures(profiler: Any, began_ns: int, levels: dict[str, int]) -> EntryFigures:
     """The figures of a `torch.profiler.profile` that was stopped.
 
     began_ns: Unix time at which it was started, where the curves begin. levels: bytes given out by
@@ -74,31 +83,29 @@ def sum_figures(profiler: Any, began_ns: int, levels: dict[str, int] | None = No
 
     cpu = DeviceType.CPU
     figures = EntryFigures()
-    operators: dict[int, _Columns] = {}
-    changes: dict[str, _Columns] = {}
+    # Lists: a tuple for each event would set off the garbage collector.
+    operators: defaultdict[int, _Columns] = defaultdict(lambda: ([], []))  # starts, ends by thread
+    changes: defaultdict[str, _Columns] = defaultdict(lambda: ([], []))  # times, bytes by device
     results = profiler.profiler.kineto_results
     kind_of = event_kinds(results)
     for event in results.events():
         kind = kind_of(event)
         if kind == "cpu_op":
-            thread = event.start_thread_id()
-            if (columns := operators.get(thread)) is None:
-                columns = operators[thread] = _Columns([], [])
-            columns.at_ns.append(event.start_ns())
-            columns.value.append(event.end_ns())
+            starts, ends = operators[event.start_thread_id()]
+            starts.append(event.start_ns())
+            ends.append(event.end_ns())
         elif kind == "cpu_instant_event":
             if size := event.nbytes():  # only allocations have one
                 index = event.device_index()  # of the CPU -1
                 device = "cpu" if index < 0 else f"{event.device_type().name.lower()}:{index}"
-                if (columns := changes.get(device)) is None:
-                    columns = changes[device] = _Columns([], [])
-                columns.at_ns.append(event.start_ns())
-                columns.value.append(size)
+                times, sizes = changes[device]
+                times.append(event.start_ns())
+                sizes.append(size)
         elif event.device_type() != cpu and not event.is_user_annotation():
             figures.device_ns += event.duration_ns()
-    figures.cpu_ns = sum(map(_covered, operators.values()))
+    figures.cpu_ns = sum(_covered(*found) for found in operators.values())
     for device, found in changes.items():
-        figures.memory[device] = _curve(found, began_ns, (levels or {}).get(device, 0))
+        figures.memory[device] = _curve(*found, began_ns, levels.get(device, 0))
     return figures
 
 
@@ -114,32 +121,17 @@ def levels_now() -> dict[str, int]:
     }
 
 
-class _Columns(NamedTuple):
-    """Times with a value each. A tuple for each of them would set off the garbage collector."""
-
-    at_ns: list[int]
-    value: list[int]
-
-    def order(self) -> list[int]:
-        return sorted(range(len(self.at_ns)), key=self.at_ns.__getitem__)
-
-
-def _covered(intervals: _Columns) -> int:
-    """The length of the union of starts and ends: operators hold the operators that they call."""
-    total, reached = 0, 0
-    for index in intervals.order():
-        start, end = intervals.at_ns[index], intervals.value[index]
-        if end > reached:
-            total += end - max(start, reached)
-            reached = end
-    return total
+def _covered(starts: list[int], ends: list[int]) -> int:
+    """The length of the union: operators hold the operators that they call."""
+    order = np.argsort(starts)
+    begins = np.array(starts)[order]
+    reached = np.maximum.accumulate(np.array(ends)[order])
+    begins[1:] = np.maximum(begins[1:], reached[:-1])
+    return int(np.maximum(reached - begins, 0).sum())
 
 
-def _curve(changes: _Columns, began_ns: int, level: int) -> MemoryCurve:
-    curve = MemoryCurve(times_ns=[0], levels=[level])
-    for index in changes.order():
-        level += changes.value[index]
-        curve.times_ns.append(max(changes.at_ns[index] - began_ns, 0))
-        curve.levels.append(level)
-    curve.peak = max(curve.levels)
-    return curve.thinned()
+def _curve(times: list[int], sizes: list[int], began_ns: int, level: int) -> MemoryCurve:
+    order = np.argsort(times, kind="stable")
+    since = np.maximum(np.array(times)[order] - began_ns, 0)
+    levels = [level, *(level + np.cumsum(np.array(sizes)[order])).tolist()]
+    return MemoryCurve([0, *since.tolist()], levels, max(levels)).thinned()
