@@ -37,7 +37,7 @@ from ...core.public import public
 from ...core.ranks import check_ranks, current_rank, is_chosen, own_name
 from ...core.reprs import short_repr
 from ...core.tables import write_text
-from .operator_figures import analysis, average_operators, check_figure, check_operators
+from .operator_figures import analysis, check_figure, check_operators, operator_table
 from .torch_profile import (
     TorchProfile,
     check_activities,
@@ -223,8 +223,7 @@ class FlexibleProfiler:
     def _write_summary(self, profiler: Any, path: Path) -> None:
         on_device = device_time(profiler)
         key = on_this_machine(self.sort_by, on_device)
-        averages = average_operators(profiler, self._options["record_shapes"])
-        table = averages.table(sort_by=key, row_limit=self.row_limit)
+        table = operator_table(profiler, key, self.row_limit, self._options["record_shapes"])
         where = "" if on_device else " (no GPU time was seen)"
         text = f"{self.task_type}, rank {current_rank()}: operators by {key}{where}\n{table}"
         write_text(path, text if text.endswith("\n") else f"{text}\n")

@@ -66,13 +66,15 @@ def check_operators(
 # --- figures ---
 
 
-def average_operators(profiler: Any, by_shape: bool, stack_frames: int = 0) -> Any:
-    """torch's averages of operators, without the calls of Python that `with_stack` brings: they
+def operator_table(
+    profiler: Any, sort_by: str, row_limit: int, by_shape: bool, stack_frames: int = 0
+) -> str:
+    """torch's table of operators, without the calls of Python that `with_stack` brings: they
     would be most of them, and are in the stacks."""
     averages = profiler.key_averages(group_by_input_shape=by_shape, group_by_stack_n=stack_frames)
     python = {event.name for event in profiler.events() if is_python_function(event)}
     averages[:] = [each for each in averages if each.key not in python]
-    return averages
+    return str(averages.table(sort_by=sort_by, row_limit=row_limit))
 
 
 def analysis(profiler: Any, operators: Mapping[str, str], calls_max: int) -> dict[str, Any]:

@@ -22,9 +22,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...core.arguments import check_bool, check_int, check_logger, check_path, check_str
 from ...core.extras import require
@@ -37,7 +38,7 @@ from ...core.reprs import short_repr
 from ...core.warnings import warn_once
 from ..memory import memory_history as _memory_history
 from .entry_figures import MemoryCurve, levels_now, sum_figures
-from .operator_figures import average_operators, check_figure
+from .operator_figures import check_figure, operator_table
 from .series import Point, Series, Spread, plot_memory, plot_times
 from .torch_profile import (
     TorchProfile,
@@ -173,11 +174,8 @@ class ProfilerWrapper:
         """No series is open."""
         self._series: Series | None = None
         self._chosen = False
-        self._last: TorchProfile | None = None  # of the last profiled entry
-        self._last_number = 0
-        self._last_trace: Path | None = None
-        self._last_memory: dict[str, MemoryCurve] = {}
         self._entry: _Entry | None = None
+        self._last: _Entry | None = None  # that was profiled
         self._history: _memory_history.Recording | None = None
         _open.discard(self)
 
@@ -200,7 +198,7 @@ class ProfilerWrapper:
     @property
     def profiler(self) -> Any:
         """The `torch.profiler.profile` of the last profiled entry, until `close()`; or None."""
-        return self._last.profiler if self._last else None
+        return self._last.profile.profiler if self._last else None
 
     # --- an entry ---
 
@@ -251,16 +249,13 @@ class ProfilerWrapper:
                     )
 
     def _start(self) -> None:
-        profile = TorchProfile(self._name, **self._options)
         levels = levels_now() if self.profile_memory else {}
-        started = False
+        self._entry = entry = _Entry(TorchProfile(self._name, **self._options), levels)
         with tolerated(self._name, "the profiler could not be started"):
-            started = profile.start()
-        if started:
+            entry.is_profiled = entry.profile.start()
+        if entry.is_profiled:
             self._last = None  # its events would double the memory
-        self._entry = _Entry(
-            profile if started else None, time.time_ns(), time.perf_counter_ns(), levels
-        )
+        entry.began_ns, entry.clock_ns = time.time_ns(), time.perf_counter_ns()
 
     def _stop(self, raised: bool) -> None:
         """Closes the entry, and adds it to the series."""
@@ -270,23 +265,22 @@ class ProfilerWrapper:
             return
         point = Point(series.total.entries, unprofiled=1, raised=int(raised))
         point.wall = Spread.of(time.perf_counter_ns() - entry.clock_ns)
-        if entry.profile is not None:
+        if entry.is_profiled:
             with tolerated(self._name, "the profiler failed"):
                 entry.profile.stop()
                 point.unprofiled = 0
         if point.unprofiled:
             series.add(point)
             return
-        self._last, self._last_number, self._last_trace = entry.profile, point.first, None
-        self._last_memory = {}
+        self._last = entry
         with tolerated(self._name, "the figures of an entry failed"):
             self._measure(entry, point)
         series.add(point)
         if self.keep_all_traces and self.export_trace:
             with tolerated(self._name, "a trace failed"):
                 self.output.mkdir(parents=True, exist_ok=True)
-                path = self.output / f"{self._stem()}_trace_{self._last_number}.json"
-                self._last_trace = export_trace(self.profiler, path)
+                path = self.output / f"{self._stem()}_trace_{point.first}.json"
+                entry.trace = export_trace(self.profiler, path)
         if self.enable_print_summary:
             with tolerated(self._name, "the summary failed"):
                 self._print_summary(point)
@@ -302,14 +296,13 @@ class ProfilerWrapper:
         point.device = Spread.of(figures.device_ns)
         point.cpu = Spread.of(figures.cpu_ns)
         if self.profile_memory:
-            self._last_memory = figures.memory
+            entry.memory = figures.memory
             point.peaks = {name: Spread.of(curve.peak) for name, curve in figures.memory.items()}
 
     def _print_summary(self, point: Point) -> None:
         on_device = point.device.total > 0
         key = on_this_machine(self.sort_by, on_device)
-        averages = average_operators(self.profiler, self._options["record_shapes"])
-        table = averages.table(sort_by=key, row_limit=self.row_limit)
+        table = operator_table(self.profiler, key, self.row_limit, self._options["record_shapes"])
         what = "on the GPU" if on_device else "in operators on the CPU (no GPU time was seen)"
         time_ms = (point.device if on_device else point.cpu).total / 1e6
         text = (
@@ -348,7 +341,7 @@ class ProfilerWrapper:
             self._forget()
 
     def _write(self) -> list[Path]:
-        series = self._series
+        series, last = self._series, self._last
         assert series is not None
         if series.total.entries == series.total.unprofiled:
             _logger.warning("%s: no entry was profiled; nothing is written", self._name)
@@ -357,13 +350,13 @@ class ProfilerWrapper:
             self.output.mkdir(parents=True, exist_ok=True)
         stem = self._stem()
         files: dict[str, Callable[[Path], object]] = {}
-        if self.export_trace:
-            files["trace.json"] = self._write_trace
+        if self.export_trace and last is not None:
+            files["trace.json"] = functools.partial(_write_trace, last)
         if self.enabled_record_cuda_average_time:
             files["cuda_time_plot.png"] = lambda path: plot_times(path, stem, series)
         if self.profile_memory:
             files["memory_usage_line_chart.png"] = lambda path: plot_memory(
-                path, stem, series, self._last_memory
+                path, stem, series, last.memory if last else {}
             )
         if self.dump_memory_snapshot:
             stamp = datetime.datetime.now().strftime("%Y%m%d_%H%M%S_%f")
@@ -382,21 +375,26 @@ class ProfilerWrapper:
         again = "" if self._series_count == 1 else f".{self._series_count}"
         return f"{short_name(self.prefix)}{rank}{again}"
 
-    def _write_trace(self, path: Path) -> None:
-        if self._last_trace is None:
-            export_trace(self.profiler, path)
-            return
-        with on_whole_path(path) as temporary:  # torch writes a trace once
-            shutil.copyfile(self._last_trace, temporary)
 
+@dataclass
+class _Entry:
+    """A block that runs, and what is known of it until the next one is profiled."""
 
-class _Entry(NamedTuple):
-    """A block that runs."""
-
-    profile: TorchProfile | None
-    began_ns: int  # Unix time
-    clock_ns: int
+    profile: TorchProfile
     levels: dict[str, int]  # bytes given out when it began
+    is_profiled: bool = False
+    began_ns: int = 0  # Unix time
+    clock_ns: int = 0
+    memory: dict[str, MemoryCurve] = field(default_factory=dict)
+    trace: Path | None = None  # that is written already
+
+
+def _write_trace(entry: _Entry, path: Path) -> None:
+    if entry.trace is None:
+        export_trace(entry.profile.profiler, path)
+        return
+    with on_whole_path(path) as temporary:  # torch writes a trace once
+        shutil.copyfile(entry.trace, temporary)
 
 
 _open: OpenObjects[ProfilerWrapper] = OpenObjects(

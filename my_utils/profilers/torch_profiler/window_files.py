@@ -17,7 +17,7 @@ from ...core.tables import write_text
 from ..memory.memory_history import Recording
 from ..memory.memory_snapshot_form import make_snapshot, write_snapshot
 from .flops_table import operators_by_time
-from .operator_figures import average_operators
+from .operator_figures import operator_table
 from .torch_profile import device_time, export_trace, on_this_machine, tolerated, write_each
 
 # Frames of a stack by which key_averages.txt groups operators.
@@ -70,13 +70,13 @@ class WindowFiles:
 
     def _write_table(self, profiler: Any, path: Path) -> None:
         """A short table of the operators by name, and torch's wide one."""
-        averages = average_operators(profiler, self.by_shape, STACK_FRAMES * self.by_stack)
         by = on_this_machine("self_cuda_time_total", device_time(profiler))
+        table = operator_table(profiler, by, -1, self.by_shape, STACK_FRAMES * self.by_stack)
         grouped = ["name"] + ["shapes"] * self.by_shape + ["stack"] * self.by_stack
         write_text(
             path,
             f"Operators by time\n{operators_by_time(profiler)}\n\n"
-            f"By {', '.join(grouped)}\n{averages.table(sort_by=by, row_limit=-1)}\n",
+            f"By {', '.join(grouped)}\n{table}\n",
         )
 
 

@@ -165,13 +165,13 @@ def test_the_curve_of_memory(tmp_path: Path) -> None:
         first = torch.empty(1000, dtype=torch.uint8)
         second = torch.empty(5000, dtype=torch.uint8)
         del first
-    curve = pw._last_memory["cpu"]
+    curve = pw._last.memory["cpu"]  # type: ignore[union-attr]
     assert curve.levels == [0, 1000, 6000, 5000]
     assert (curve.peak, curve.levels[-1]) == (6000, 5000)
     assert sorted(curve.times_ns) == curve.times_ns
     with pw:
         del second
-    assert pw._last_memory["cpu"].levels == [0, -5000]
+    assert pw._last.memory["cpu"].levels == [0, -5000]  # type: ignore[union-attr]
     check_png(pw.leave()[1])
 
 
