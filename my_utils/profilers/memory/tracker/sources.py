@@ -48,6 +48,11 @@ class Probe(NamedTuple):
     read: Callable[[], Sequence[float]]
     """A value for each figure."""
 
+    @classmethod
+    def of(cls, group: str, unit: str, read: Callable[[], Sequence[float]], *keys: str) -> Probe:
+        """Figures of one group in one unit."""
+        return cls(tuple(Figure(group, key, unit) for key in keys), read)
+
 
 class Rate:
     """How fast a counter grows, a second."""
@@ -87,10 +92,7 @@ def torch_probes(devices: Sequence[int]) -> list[Probe]:
     """What torch's allocator holds on each device, and its own high-water mark."""
     keys = ("allocated_bytes", "reserved_bytes", "allocated_peak_bytes")
     return [
-        Probe(
-            tuple(Figure(f"gpu{device}", key, "bytes") for key in keys),
-            functools.partial(torch_memory, device),
-        )
+        Probe.of(f"gpu{device}", "bytes", functools.partial(torch_memory, device), *keys)
         for device in devices
     ]
 
@@ -182,38 +184,36 @@ class Nvml:
 
     def _device(self, group: str, handle: Any) -> Iterator[Probe]:
         nvml = self._nvml
-        one: tuple[tuple[str, str, Callable[[], float]], ...] = (
-            ("memory_used_bytes", "bytes", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
-            ("power_w", "W", lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-            ("temperature_c", "°C",
-             lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            ("sm_clock_mhz", "MHz",
-             lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            ("memory_clock_mhz", "MHz",
-             lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-        )  # fmt: skip
-        yield self._utilization(group, handle)
-        for key, unit, read in one:
-            yield Probe((Figure(group, key, unit),), lambda read=read: (read(),))  # type: ignore[misc]
-        yield from self._throughput(group, handle)
+        of = functools.partial(Probe.of, group)
 
-    def _utilization(self, group: str, handle: Any) -> Probe:
-        def read() -> tuple[float, float]:
-            rates = self._nvml.nvmlDeviceGetUtilizationRates(handle)
+        def utilization() -> tuple[float, float]:
+            rates = nvml.nvmlDeviceGetUtilizationRates(handle)
             return rates.gpu, rates.memory
 
-        keys = ("utilization_percent", "memory_utilization_percent")
-        return Probe(tuple(Figure(group, key, "%") for key in keys), read)
+        def memory() -> tuple[float]:
+            return (nvml.nvmlDeviceGetMemoryInfo(handle).used,)
 
-    def _throughput(self, group: str, handle: Any) -> Iterator[Probe]:
-        read = self._nvml.nvmlDeviceGetPcieThroughput
-        for key, direction in (
-            ("pcie_rx_bytes_per_s", self._nvml.NVML_PCIE_UTIL_RX_BYTES),
-            ("pcie_tx_bytes_per_s", self._nvml.NVML_PCIE_UTIL_TX_BYTES),
-        ):
-            figure = Figure(group, key, "bytes/s")
-            kib_per_s = functools.partial(read, handle, direction)
-            yield Probe((figure,), self._pcie.reader(kib_per_s, KIB))
+        def power() -> tuple[float]:
+            return (nvml.nvmlDeviceGetPowerUsage(handle) / 1000,)
+
+        def temperature() -> tuple[float]:
+            return (nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),)
+
+        def clock(kind: int) -> tuple[float]:
+            return (nvml.nvmlDeviceGetClockInfo(handle, kind),)
+
+        def throughput(direction: int) -> Callable[[], tuple[float]]:
+            read = functools.partial(nvml.nvmlDeviceGetPcieThroughput, handle, direction)
+            return self._pcie.reader(read, KIB)
+
+        yield of("%", utilization, "utilization_percent", "memory_utilization_percent")
+        yield of("bytes", memory, "memory_used_bytes")
+        yield of("W", power, "power_w")
+        yield of("°C", temperature, "temperature_c")
+        yield of("MHz", functools.partial(clock, nvml.NVML_CLOCK_SM), "sm_clock_mhz")
+        yield of("MHz", functools.partial(clock, nvml.NVML_CLOCK_MEM), "memory_clock_mhz")
+        yield of("bytes/s", throughput(nvml.NVML_PCIE_UTIL_RX_BYTES), "pcie_rx_bytes_per_s")
+        yield of("bytes/s", throughput(nvml.NVML_PCIE_UTIL_TX_BYTES), "pcie_tx_bytes_per_s")
 
 
 class Turns:
@@ -282,12 +282,12 @@ class Host:
         self._page = os.sysconf("SC_PAGE_SIZE")
 
     def probes(self) -> list[Probe]:
-        io = ("read_bytes_per_s", "write_bytes_per_s")
+        io = Seldom(self._io, 2).read
         return [
-            Probe((Figure("process", "cpu_percent", "%"),), self._process_cpu),
-            Probe((Figure("process", "rss_bytes", "bytes"),), self._rss),
-            Probe((Figure("host", "cpu_percent", "%"),), Seldom(self._host_cpu, 1).read),
-            Probe(tuple(Figure("process", key, "bytes/s") for key in io), Seldom(self._io, 2).read),
+            Probe.of("process", "%", self._process_cpu, "cpu_percent"),
+            Probe.of("process", "bytes", self._rss, "rss_bytes"),
+            Probe.of("host", "%", Seldom(self._host_cpu, 1).read, "cpu_percent"),
+            Probe.of("process", "bytes/s", io, "read_bytes_per_s", "write_bytes_per_s"),
         ]
 
     def _process_cpu(self) -> tuple[float]:
@@ -346,10 +346,10 @@ def psutil_probes() -> list[Probe]:
         return []
     parent = psutil.Process()
     children = Figure("children", "rss_bytes", "bytes"), Figure("children", "count", "processes")
-    available = Figure("host", "available_bytes", "bytes")
+    available = Seldom(lambda: (psutil.virtual_memory().available,), 1).read
     return [
         Probe(children, Seldom(lambda: memory_of(parent.children(recursive=True)), 2).read),
-        Probe((available,), Seldom(lambda: (psutil.virtual_memory().available,), 1).read),
+        Probe.of("host", "bytes", available, "available_bytes"),
     ]
 
 
