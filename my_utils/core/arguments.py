@@ -16,6 +16,7 @@ import math
 import numbers
 import operator
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,12 @@ def parse_seconds(text: str) -> float:
         return check_seconds("it", float(text))
     except ValueError:
         raise ValueError(f"must be seconds above 0, not {text!r}") from None
+
+
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    """ValueError unless it is one of those that are allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: allowed are {', '.join(allowed)}")
 
 
 def check_tolerance(name: str, value: object) -> float | None:

@@ -20,13 +20,14 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from ...core import tables as _tables
 from ...core.aliases import renamed_parameters
-from ...core.arguments import check_int, check_path, check_str
+from ...core.arguments import check_choice, check_int, check_path, check_str
 from ...core.command_line import (
     CommandParser,
     add_json,
@@ -215,11 +216,11 @@ def analyze_sm_throughput_from_csv(
     >>> table[["kernel", "count", "time_ms"]].values.tolist()
     [['gemm', 2, 2.0]]
     """
-    pandas = _checked(kernel, group_by, metrics, decimal, top, output_csv, output_png)
-    paths = _paths("csv_path", csv_path)
-    table = _analyze(pandas, paths, kernel, group_by, metrics, decimal)
+    output = _Output(output_csv, output_png, top)
+    query = _Query(kernel, group_by, metrics, decimal)
+    table = query.table(_paths("csv_path", csv_path))
     _warn(table.attrs["problems"])
-    _write(table, output_csv, output_png, _draw_kernels, top)
+    output.write(table, _draw_kernels)
     return table
 
 
@@ -247,9 +248,10 @@ def compare_kernel_metrics(
       each of `metrics`: `<name>_a`, `<name>_b` and `<name>_ratio`, which is b / a and NaN where
       either is missing or a is 0.
     """
-    pandas = _checked(kernel, group_by, metrics, decimal, top, output_csv, output_png)
+    output = _Output(output_csv, output_png, top)
+    query = _Query(kernel, group_by, metrics, decimal)
     sides = [
-        _analyze(pandas, paths, kernel, group_by, metrics, decimal, may_lack_kernels=True)
+        query.table(paths, may_lack_kernels=True)
         for paths in (_paths("csv_a", csv_a), _paths("csv_b", csv_b))
     ]
     problems = [text for side in sides for text in side.attrs["problems"]]
@@ -258,38 +260,11 @@ def compare_kernel_metrics(
     table = _joined(sides[0], sides[1], [*COMPARED, *metrics])
     table.attrs["problems"] = problems
     _warn(problems)
-    _write(table, output_csv, output_png, _draw_comparison, top)
+    output.write(table, _draw_comparison)
     return table
 
 
 # --- arguments ---
-
-
-def _checked(
-    kernel: Any, group_by: str, metrics: Any, decimal: str, top: int, *outputs: object
-) -> Any:
-    """pandas, once the arguments are known to be good."""
-    for name, output in zip(("output_csv", "output_png"), outputs, strict=True):
-        if output is not None:
-            check_path(name, output, or_none=True)
-    if kernel is not None:
-        check_str("kernel", kernel)
-        try:
-            re.compile(kernel)
-        except re.error as error:
-            raise ValueError(f"kernel={kernel!r} is not a regular expression: {error}") from error
-    if group_by not in get_args(GroupBy):
-        raise ValueError(f"group_by={group_by!r}: allowed are {', '.join(get_args(GroupBy))}")
-    if decimal not in get_args(Decimal):
-        raise ValueError(f"decimal={decimal!r}: allowed are {', '.join(get_args(Decimal))}")
-    is_list = isinstance(metrics, Collection) and not isinstance(metrics, str)
-    if not is_list or not all(isinstance(name, str) for name in metrics):
-        raise TypeError(f"metrics={metrics!r}: a sequence of names is wanted")
-    taken = set(KERNEL_COLUMNS).intersection(metrics)
-    if taken:
-        raise ValueError(f"metrics: {sorted(taken)[0]!r} is a column already")
-    check_int("top", top, 0)
-    return require("pandas", "a table of Nsight Compute's results")
 
 
 def _paths(name: str, given: Any) -> list[StrPath]:
@@ -309,65 +284,81 @@ def _warn(problems: Sequence[str]) -> None:
 # --- from launches to a table ---
 
 
-def _analyze(
-    pandas: Any,
-    paths: Sequence[StrPath],
-    kernel: str | None,
-    group_by: str,
-    metrics: Sequence[str],
-    decimal: str,
-    may_lack_kernels: bool = False,
-) -> pandas.DataFrame:
-    pages = [read_page(path, metrics, decimal) for path in paths]
-    files = ", ".join(page.path for page in pages)
-    for name in metrics:
-        if not any(name in page.names for page in pages):
-            raise NcuCsvError(f"{files}: no metric {name!r} in the header or the rows")
-    rows = [
-        _row(launch, page, group_by, metrics)
-        for page in pages
-        for launch in page.launches
-        if kernel is None or re.search(kernel, launch.kernel)
-    ]
-    if not rows and not may_lack_kernels:
-        raise NcuCsvError(f"{files}: no kernel matches {kernel!r}")
-    names = ["kernel", "ns", *PERCENTAGES, *metrics]
-    launches = pandas.DataFrame(rows, columns=names)
-    launches[names[1:]] = launches[names[1:]].astype("float64")
-    table = _by_kernel(pandas, launches, [*PERCENTAGES, *metrics])
-    table.attrs["problems"] = [text for page in pages for text in page.problem_texts()]
-    return table
+@dataclass(frozen=True)
+class _Query:
+    """Which launches count, and by what they are summed up; raises for what it cannot be."""
+
+    kernel: str | None
+    group_by: GroupBy
+    metrics: Sequence[str]
+    decimal: Decimal
+
+    def __post_init__(self) -> None:
+        if self.kernel is not None:
+            check_str("kernel", self.kernel)
+            try:
+                re.compile(self.kernel)
+            except re.error as error:
+                raise ValueError(
+                    f"kernel={self.kernel!r} is not a regular expression: {error}"
+                ) from error
+        check_choice("group_by", self.group_by, get_args(GroupBy))
+        check_choice("decimal", self.decimal, get_args(Decimal))
+        is_list = isinstance(self.metrics, Collection) and not isinstance(self.metrics, str)
+        if not is_list or not all(isinstance(name, str) for name in self.metrics):
+            raise TypeError(f"metrics={self.metrics!r}: a sequence of names is wanted")
+        taken = set(KERNEL_COLUMNS).intersection(self.metrics)
+        if taken:
+            raise ValueError(f"metrics: {sorted(taken)[0]!r} is a column already")
+        require("pandas", "a table of Nsight Compute's results")
+
+    def table(self, paths: Sequence[StrPath], may_lack_kernels: bool = False) -> pandas.DataFrame:
+        """One row a kernel of these files together."""
+        pages = [read_page(path, self.metrics, self.decimal) for path in paths]
+        files = ", ".join(page.path for page in pages)
+        for name in self.metrics:
+            if not any(name in page.names for page in pages):
+                raise NcuCsvError(f"{files}: no metric {name!r} in the header or the rows")
+        rows = [
+            self._row(launch, page)
+            for page in pages
+            for launch in page.launches
+            if self.kernel is None or re.search(self.kernel, launch.kernel)
+        ]
+        if not rows and not may_lack_kernels:
+            raise NcuCsvError(f"{files}: no kernel matches {self.kernel!r}")
+        means = [*PERCENTAGES, *self.metrics]
+        launches = pandas.DataFrame(rows, columns=["kernel", "ns", *means])
+        launches[["ns", *means]] = launches[["ns", *means]].astype("float64")
+        table = _by_kernel(launches, means)
+        table.attrs["problems"] = [text for page in pages for text in page.problem_texts()]
+        return table
+
+    def _row(self, launch: Launch, page: Page) -> list[Any]:
+        group = launch.kernel
+        if self.group_by == "function":
+            group = function_name(group)
+        elif self.group_by == "launch":
+            group += f" {launch.grid}x{launch.block}"
+        return [
+            group,
+            read_metric(launch, TIME, page, NS_OF_UNIT),
+            *(read_metric(launch, names, page, PERCENT_OF_UNIT) for names in PERCENTAGES.values()),
+            *(read_metric(launch, (name,), page) for name in self.metrics),
+        ]
 
 
-def _row(launch: Launch, page: Page, group_by: str, metrics: Iterable[str]) -> list[Any]:
-    group = launch.kernel
-    if group_by == "function":
-        group = function_name(group)
-    elif group_by == "launch":
-        group += f" {launch.grid}x{launch.block}"
-    return [
-        group,
-        read_metric(launch, TIME, page, NS_OF_UNIT),
-        *(read_metric(launch, names, page, PERCENT_OF_UNIT) for names in PERCENTAGES.values()),
-        *(read_metric(launch, (name,), page) for name in metrics),
-    ]
-
-
-def _by_kernel(pandas: Any, launches: pandas.DataFrame, means: Sequence[str]) -> pandas.DataFrame:
+def _by_kernel(launches: pandas.DataFrame, means: list[str]) -> pandas.DataFrame:
     groups = launches.groupby("kernel", sort=False)
-    table = pandas.DataFrame({"count": groups.size()})
     times = groups["ns"]
-    table["time_ms"] = times.sum(min_count=1) / 1e6
+    table = pandas.DataFrame({"count": groups.size(), "time_ms": times.sum(min_count=1) / 1e6})
     table["time_share"] = 100 * table["time_ms"] / table["time_ms"].sum()
-    table["mean_us"] = times.mean() / 1e3
-    table["min_us"] = times.min() / 1e3
-    table["max_us"] = times.max() / 1e3
-    table[list(means)] = _weighted_means(launches, list(means))
-    table = table.reset_index()
+    table[["mean_us", "min_us", "max_us"]] = times.agg(["mean", "min", "max"]) / 1e3
+    table[means] = _weighted_means(launches, means)
     table = table.sort_values(
         ["time_ms", "count"], ascending=False, kind="stable", na_position="last"
     )
-    return table.reset_index(drop=True)[["kernel", "count", *TIMES, *means]]
+    return table.reset_index()[["kernel", "count", *TIMES, *means]]
 
 
 def _weighted_means(launches: pandas.DataFrame, names: list[str]) -> pandas.DataFrame:
@@ -409,20 +400,29 @@ def _joined(a: pandas.DataFrame, b: pandas.DataFrame, names: Sequence[str]) -> p
 # --- output ---
 
 
-def _write(
-    table: pandas.DataFrame,
-    output_csv: StrPath | None,
-    output_png: StrPath | None,
-    draw: Any,
-    top: int,
-) -> None:
-    if output_csv is not None:
-        _tables.write_text(
-            output_csv, _tables.csv_table(table).to_csv(index=False, lineterminator="\n")
-        )
-    if output_png is not None:
-        shown = table.head(top) if top else table
-        _tables.write_figure(output_png, lambda figure: draw(figure, shown))
+@dataclass(frozen=True)
+class _Output:
+    """The files to write, the plot with the first `top` rows; raises for what it cannot be."""
+
+    csv: StrPath | None
+    png: StrPath | None
+    top: int
+
+    def __post_init__(self) -> None:
+        for name, path in (("output_csv", self.csv), ("output_png", self.png)):
+            if path is not None:
+                check_path(name, path, or_none=True)
+        check_int("top", self.top, 0)
+
+    def write(
+        self, table: pandas.DataFrame, draw: Callable[[Figure, pandas.DataFrame], None]
+    ) -> None:
+        if self.csv is not None:
+            text = _tables.csv_table(table).to_csv(index=False, lineterminator="\n")
+            _tables.write_text(self.csv, text)
+        if self.png is not None:
+            shown = table.head(self.top) if self.top else table
+            _tables.write_figure(self.png, lambda figure: draw(figure, shown))
 
 
 def _short(name: str) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 from ...core.aliases import renamed_parameters
-from ...core.arguments import check_int, check_path, check_switch
+from ...core.arguments import check_choice, check_int, check_path, check_switch
 from ...core.extras import require
 from ...core.public import public
 from ...core.warnings import warn_once
@@ -112,13 +112,15 @@ def parametrize_shapes(
         "integers",
         lambda size: check_int("each of batch_sizes", size, 1),
     )
+    check_choice("device", device, DEVICES)
+    check_choice("on_error", on_error, ("raise", "mark"))
     settings = _Settings(
         names=names,
         points=list(itertools.product(checked_shapes, checked_sizes)),
         warmup=check_int("warmup", warmup, 0),
         repeats=check_int("repeats", repeats, 1),
-        device=_check_choice("device", device, DEVICES),
-        on_error=_check_choice("on_error", on_error, ("raise", "mark")),
+        device=device,
+        on_error=on_error,
         output_csv=_path("output_csv", output_csv),
         output_png=_path("output_png", output_png),
         verbose=check_switch("verbose", verbose),
@@ -284,12 +286,6 @@ def _others(kwargs: dict[str, Any]) -> str:
 
 
 # --- arguments ---
-
-
-def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: allowed are {', '.join(allowed)}")
-    return value
 
 
 def _checked(name: str, values: Any, of: str, check: Callable[[Any], Any]) -> list[Any]:
