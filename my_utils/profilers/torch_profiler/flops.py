@@ -356,59 +356,51 @@ _LAYERS: dict[str, Formula] = {
 # --- norms ---
 
 
-def _training_norm(args: Sequence[Any]) -> int:
-    return 6 * _elements(args[0])
+def _per_element(operations: Callable[[Sequence[Any]], int]) -> Formula:
+    """For each element of the first argument."""
+
+    def flops(args: Sequence[Any]) -> int:
+        return operations(args) * _elements(args[0])
+
+    return flops
 
 
 def _batch_norm_backward(args: Sequence[Any]) -> int:
     train, wanted = args[7], args[9]
     sums = 3 if train or any(wanted[1:]) else 0
     gradient = (4 if train else 1) if wanted[0] else 0
-    return (sums + gradient) * _elements(args[0])
-
-
-def _channel_norm_backward(args: Sequence[Any]) -> int:
-    return 7 * _elements(args[0])
+    return sums + gradient
 
 
 def _layer_norm_backward(args: Sequence[Any]) -> int:
     for_input, for_weight, for_bias = map(bool, args[7])
     normalised = 2 if for_input or for_weight else 0
     gradient = 7 + bool(args[5]) if for_input else 0
-    return (normalised + gradient + 2 * for_weight + for_bias) * _elements(args[0])
+    return normalised + gradient + 2 * for_weight + for_bias
 
 
 def _rms_norm_backward(args: Sequence[Any]) -> int:
     for_input, for_weight = map(bool, args[5])
     gradient = 5 + bool(args[4]) if for_input else 0
-    return (1 + gradient + 2 * for_weight) * _elements(args[0])
+    return 1 + gradient + 2 * for_weight
 
 
+_BATCH_NORMS = (
+    "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit",
+)  # fmt: skip
+_NORMS: tuple[tuple[tuple[str, ...], Callable[[Sequence[Any]], int]], ...] = (
+    (_BATCH_NORMS, lambda args: 6 if args[5] else 2),
+    (("_batch_norm_with_update", "native_group_norm"), lambda args: 6),
+    (("native_batch_norm_backward", "batch_norm_backward"), _batch_norm_backward),
+    (("cudnn_batch_norm_backward", "miopen_batch_norm_backward"), lambda args: 7),
+    (("native_group_norm_backward",), lambda args: 3 + 4 * bool(args[9][0])),
+    (("native_layer_norm",), lambda args: 6 + bool(args[2]) + bool(args[3])),
+    (("native_layer_norm_backward",), _layer_norm_backward),
+    (("_fused_rms_norm",), lambda args: 3 + bool(args[2])),
+    (("_fused_rms_norm_backward",), _rms_norm_backward),
+)
 NORMALISATION: dict[str, Formula] = {
-    **dict.fromkeys(
-        (
-            "aten::native_batch_norm",
-            "aten::cudnn_batch_norm",
-            "aten::miopen_batch_norm",
-            "aten::_native_batch_norm_legit",
-        ),
-        lambda args: (6 if args[5] else 2) * _elements(args[0]),
-    ),
-    "aten::_batch_norm_with_update": _training_norm,
-    "aten::native_batch_norm_backward": _batch_norm_backward,
-    "aten::batch_norm_backward": _batch_norm_backward,
-    "aten::cudnn_batch_norm_backward": _channel_norm_backward,
-    "aten::miopen_batch_norm_backward": _channel_norm_backward,
-    "aten::native_group_norm": _training_norm,
-    "aten::native_group_norm_backward": lambda args: (
-        (3 + 4 * bool(args[9][0])) * _elements(args[0])
-    ),
-    "aten::native_layer_norm": lambda args: (
-        (6 + bool(args[2]) + bool(args[3])) * _elements(args[0])
-    ),
-    "aten::native_layer_norm_backward": _layer_norm_backward,
-    "aten::_fused_rms_norm": lambda args: (3 + bool(args[2])) * _elements(args[0]),
-    "aten::_fused_rms_norm_backward": _rms_norm_backward,
+    f"aten::{name}": _per_element(operations) for names, operations in _NORMS for name in names
 }
 
 
