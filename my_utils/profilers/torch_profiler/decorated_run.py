@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import logging
+import contextvars
 import os
 import shlex
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...core.files import on_whole_path
 from ...core.ranks import current_rank, host_name, is_chosen, own_name
 from ...core.warnings import warn_once
+from ...core.wrapping import Scope
 from .cuda_profiler import CudaProfiler
 from .flops_table import has_operators, summary
 from .step_windows import Schedule, TorchWindow, Windows
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     import torch
 
 
-_logger = logging.getLogger("my_utils")
+current: contextvars.ContextVar[Run | None] = contextvars.ContextVar(
+    "my_utils.profiler", default=None
+)
+"""The run that `step_profiler` means."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,9 @@ class Settings:
         return min(self.ranks) if self.ranks else 0
 
 
-class Run:
-    """A call of a profiled function. Its thread is the one that may call it.
+class Run(Scope):
+    """A call of a profiled function. Its thread is the one that may call it. In each of its turns
+    it is the current one.
 
     nested: the call is inside a profiled one, and its steps are nobody's.
     """
@@ -59,6 +64,7 @@ class Run:
     def __init__(self, settings: Settings, name: str, *, nested: bool) -> None:
         self.settings = settings
         self.name = name
+        self.turn = _Turn(self)
         self._windows = Windows(f"@profiler of {name}", settings.schedule, self._new_window)
         self._nested = nested
         self._finished = False
@@ -70,11 +76,11 @@ class Run:
         """Whether it may still profile: not once the function ended, nor in a forked child."""
         return not self._finished and self._process == os.getpid()
 
-    def begin(self) -> None:
-        """Before the first step."""
+    def __enter__(self) -> Run:
         self._thread = threading.get_native_id()
         if not self._nested and self._windows.begin():
             self._windows.go_on()
+        return self
 
     def step(self) -> None:
         """A step is over."""
@@ -85,15 +91,14 @@ class Run:
         if self._may_go_on() and windows.close_whole():
             windows.go_on()
 
-    def finish(self, returned: bool) -> None:
-        """The function ended, by returning or by an exception."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self.live:
             return
         if self._windows.window is not None:
             self._may_go_on()
         self._finished = True
         self._windows.close()
-        if returned and not self._nested and not self._windows.explained:
+        if kind is None and not self._nested and not self._windows.explained:
             self._say_too_short()
 
     def _may_go_on(self) -> bool:
@@ -114,17 +119,32 @@ class Run:
         if not is_chosen(settings.ranks):
             return None
         under_nsys = settings.nsight_enabled and "NSYS_PROFILING_SESSION_ID" in os.environ
-        return _Window(
-            settings,
+        return TorchWindow(
             self._windows.owner,
             steps,
             self._write,
+            while_recording=self._captured,
             # nsys has the GPU's events already, and one subscriber can.
             activities=["cpu"] if under_nsys else None,
             record_shapes=settings.with_flops,
             with_stack=settings.with_stack,
             with_modules=settings.with_modules,
         )
+
+    @contextlib.contextmanager
+    def _captured(self) -> Iterator[None]:
+        """With `nsight_enabled` the CUDA profiler runs in the block. It has nothing of what torch's
+        profiler does when it stops."""
+        owner, settings = self._windows.owner, self.settings
+        with contextlib.ExitStack() as running:
+            if settings.nsight_enabled and _can_capture(settings):
+                cuda = CudaProfiler()
+                stopping = tolerated(owner, "the CUDA profiler could not be stopped")
+                with tolerated(owner, "the CUDA profiler could not be started"):
+                    cuda.start()
+                    running.enter_context(stopping)
+                    running.callback(cuda.stop)
+            yield
 
     def _say_too_short(self) -> None:
         rank = current_rank()
@@ -180,28 +200,22 @@ class Run:
                 shutil.copyfile(trace, temporary)
 
 
-class _Window(TorchWindow):
-    """With `nsight_enabled` the CUDA profiler runs while steps are recorded."""
+class _Turn:
+    """Makes a run the one that `step_profiler` means."""
 
-    def __init__(self, settings: Settings, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._settings = settings
-        self._cuda = contextlib.ExitStack()
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._token: contextvars.Token[Run | None] | None = None
 
-    def begin_recording(self) -> None:
-        """Starts the CUDA profiler, if that was asked for."""
-        if not (self._settings.nsight_enabled and _can_capture(self._settings)):
-            return
-        cuda = CudaProfiler()
-        with tolerated(self.owner, "the CUDA profiler could not be started"):
-            cuda.start()
-            self._cuda.callback(cuda.stop)
+    def __enter__(self) -> None:
+        self._token = current.set(self._run)
 
-    def stop(self) -> None:
-        """Stops it first, so that it has nothing of what is written then."""
-        with tolerated(self.owner, "the CUDA profiler could not be stopped"):
-            self._cuda.close()
-        super().stop()
+    def __exit__(self, *_: object) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            # A coroutine may be closed from a context other than its own.
+            with contextlib.suppress(ValueError):
+                current.reset(token)
 
 
 def _can_capture(settings: Settings) -> bool:

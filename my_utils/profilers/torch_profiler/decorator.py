@@ -18,12 +18,9 @@ train on rank 0, steps 2 to 4: top operations by ... time
 from __future__ import annotations
 
 import argparse
-import contextlib
-import contextvars
 import functools
 import os
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, TypedDict, TypeVar, overload
 
 from ...core.arguments import check_bool, check_int, check_path
@@ -31,14 +28,10 @@ from ...core.public import public
 from ...core.ranks import check_ranks
 from ...core.warnings import warn_once
 from ...core.wrapping import Scope, decorate
-from .decorated_run import Run, Settings
+from .decorated_run import Run, Settings, current
 from .step_windows import Schedule
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_current: contextvars.ContextVar[Run | None] = contextvars.ContextVar(
-    "my_utils.profiler", default=None
-)
 
 
 @overload
@@ -156,7 +149,7 @@ def step_profiler() -> None:
     Does nothing elsewhere, nor in threads that the function starts; it works in asyncio tasks that
     the function starts.
     """
-    run = _current.get()
+    run = current.get()
     if run is not None:
         run.step()
 
@@ -199,61 +192,25 @@ def profiler_options(args: argparse.Namespace) -> ProfilerOptions:
 
 # --- what is decorated ---
 #
-# What takes the place of the user's function has no state but Settings, and refers to this module
-# by classes only: cloudpickle sends it by value when the user's function is in __main__.
+# What takes the place of the user's function has no state but Settings, and the rest of this module
+# by its names: cloudpickle sends it by value when the user's function is in __main__.
 
 
 def _decorated(function: Any, settings: Settings) -> Any:
-    scope = functools.partial(_Call, settings)
+    scope = functools.partial(_scope, settings)
     wrapper = decorate(function, scope, decorator="@profiler(...)")
     return function if settings.enabled is False else wrapper
 
 
-class _Call(Scope):
-    """One call of a decorated function, whose run is the current one in each of its turns."""
-
-    def __init__(
-        self, settings: Settings, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        enabled = settings.enabled
-        on = enabled(*args, **kwargs) if callable(enabled) else enabled
-        self._run = _new_run(function, settings) if on else None
-        self.turn = _Current(self._run)
-
-    def __enter__(self) -> _Call:
-        if self._run is not None:
-            self._run.begin()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
-    ) -> None:
-        if self._run is not None:
-            self._run.finish(returned=kind is None)
-
-
-class _Current:
-    """Makes a run the one that `step_profiler` means; None leaves the one there is."""
-
-    def __init__(self, run: Run | None) -> None:
-        self._run = run
-        self._token: contextvars.Token[Run | None] | None = None
-
-    def __enter__(self) -> None:
-        if self._run is not None:
-            self._token = _current.set(self._run)
-
-    def __exit__(self, *_: object) -> None:
-        token, self._token = self._token, None
-        if token is not None:
-            # A coroutine may be closed from a context other than its own.
-            with contextlib.suppress(ValueError):
-                _current.reset(token)
-
-
-def _new_run(function: Any, settings: Settings) -> Run:
+def _scope(
+    settings: Settings, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Scope:
+    """Of one call: a run, or nothing where it is off."""
+    enabled = settings.enabled
+    if not (enabled(*args, **kwargs) if callable(enabled) else enabled):
+        return Scope()
     name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.", 1)[-1]
-    outer = _current.get()
+    outer = current.get()
     nested = outer is not None and outer.live
     if outer is not None and nested:
         warn_once(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from ..memory import memory_history as _memory_history
@@ -133,6 +134,8 @@ class Windows:
 class TorchWindow(TorchProfile):
     """torch's profiler for the steps of a window; `write` gets this window.
 
+    while_recording: makes what is entered as the first recorded step begins, and left before
+        torch's profiler stops.
     wants_history: let CUDA's allocator write down its history while steps are recorded; `history`
         is the share in it.
     """
@@ -143,6 +146,7 @@ class TorchWindow(TorchProfile):
         steps: Steps,
         write: Callable[[Any], object],
         *,
+        while_recording: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
         wants_history: bool = False,
         **options: Any,
     ) -> None:
@@ -150,6 +154,8 @@ class TorchWindow(TorchProfile):
         self.steps = steps
         self.history: _memory_history.Recording | None = None
         self._wants_history = wants_history
+        self._while_recording = while_recording
+        self._recording = contextlib.ExitStack()
 
     def go_on(self, step: int) -> None:
         """A step of the window begins."""
@@ -158,10 +164,10 @@ class TorchWindow(TorchProfile):
         else:
             self.step()
         if step == self.steps.active:
-            self.begin_recording()
+            self._recording.enter_context(self._while_recording())
+            self._begin_history()
 
-    def begin_recording(self) -> None:
-        """The first step that is recorded begins."""
+    def _begin_history(self) -> None:
         import torch
 
         if not (self._wants_history and self.running and torch.cuda.is_available()):
@@ -173,6 +179,7 @@ class TorchWindow(TorchProfile):
 
     def stop(self) -> None:
         """Ends the window."""
+        self._recording.close()
         try:
             super().stop()
         finally:
