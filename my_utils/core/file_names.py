@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from .. import _core
@@ -38,11 +40,17 @@ def file_name(name: str, rank: int | None = None, *, stamp: str = "") -> str:
     return f"{short_name(plain)}{stamp and f'__{stamp}'}__rank{number}"
 
 
+def numbered(name: str) -> Iterator[str]:
+    """The name, then `<name>.2`, `<name>.3` and so on."""
+    yield name
+    yield from (f"{name}.{number}" for number in itertools.count(2))
+
+
 def free_path(folder: Path, name: str, suffix: str) -> Path:
     """A path that is not taken, numbered or with the time where need be; makes the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(1, 10_000):
-        path = folder / (f"{name}{suffix}" if number == 1 else f"{name}.{number}{suffix}")
+    for one in itertools.islice(numbered(name), 10_000):
+        path = folder / f"{one}{suffix}"
         if not path.exists():
             return path
     return folder / f"{name}.{time.time_ns()}{suffix}"

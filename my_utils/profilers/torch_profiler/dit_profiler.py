@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import json
 import logging
 import os
@@ -31,7 +30,7 @@ from types import TracebackType
 from typing import Any
 
 from ...core.arguments import check_bool, check_int, check_logger, check_path, check_str
-from ...core.file_names import file_name
+from ...core.file_names import file_name, numbered
 from ...core.files import atomic_write
 from ...core.public import public
 from ...core.ranks import check_ranks, current_rank, is_chosen, own_name
@@ -214,11 +213,11 @@ class FlexibleProfiler:
         name = file_name(self.task_type)
         if own != f"rank_{current_rank()}":  # an actor of Ray, of which many share the folder
             name = f"{name}_{own}"
-        for number in itertools.count(1):
-            stem = name if number == 1 else f"{name}.{number}"
-            if taken.isdisjoint(f"{stem}_{suffix}" for suffix in _SUFFIXES):
-                break
-        return stem
+        return next(
+            stem
+            for stem in numbered(name)
+            if taken.isdisjoint(f"{stem}_{suffix}" for suffix in _SUFFIXES)
+        )
 
     def _write_summary(self, profiler: Any, path: Path) -> None:
         on_device = device_time(profiler)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.extras import require
+from ...core.file_names import numbered
 from ...core.files import on_whole_path
 from ...core.tables import write_text
 from ..memory.memory_history import Recording
@@ -85,12 +86,10 @@ def own_folder(parent: Path, name: str, rank: str) -> Path:
 
     Ranks share the folder, so that it is there says nothing.
     """
-    number = 1
-    while True:
-        folder = parent / (name if number == 1 else f"{name}.{number}")
-        if not any(any(folder.glob(f"{rank}{end}*")) for end in "._"):
-            return folder
-        number += 1
+    folders = (parent / one for one in numbered(name))
+    return next(
+        folder for folder in folders if not any(any(folder.glob(f"{rank}{end}*")) for end in "._")
+    )
 
 
 def _write_stacks(profiler: Any, path: Path) -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ....core.units import bytes_text
 from .series import Floats, Series
 from .sources import Figure
 
@@ -138,9 +139,4 @@ def readable(value: float, unit: str) -> str:
     """
     if not unit.startswith("bytes"):
         return f"{value:.2f} {unit}"
-    for name in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024 or name == "GiB":
-            break
-        value /= 1024
-    digits = 0 if name == "B" else 2
-    return f"{value:.{digits}f} {name}{unit.removeprefix('bytes')}"
+    return f"{bytes_text(value)}{unit.removeprefix('bytes')}"
