@@ -75,8 +75,7 @@ class Record:
         self._file: SampleFile | None = None
         self._waiting: list[Sample] = []
         self._digest_at_ns = 0  # the first sample is written at once
-        self._peaks: list[Peak | None] = [None] * len(figures)
-        self._highest = [-math.inf] * len(figures)
+        self._peaks = [Peak(-math.inf, figure.unit, 0.0, None, "") for figure in figures]
         self._formats = ["%d" if figure.is_whole else "%.2f" for figure in figures]
         self._groups: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         for slot, figure in enumerate(figures if counters else ()):
@@ -137,8 +136,7 @@ class Record:
 
     def _raise_peaks(self, sample: Sample, place: Where) -> None:
         for slot, value in enumerate(sample.row):
-            if value > self._highest[slot]:
-                self._highest[slot] = value
+            if value > self._peaks[slot].value:
                 unit = self.figures[slot].unit
                 self._peaks[slot] = Peak(value, unit, sample.time_ns / 1e9, *place)
 
@@ -152,7 +150,7 @@ class Record:
         with self._lock:
             self._digest()
             found = zip(self.figures, self._peaks, strict=True)
-            return {figure.name: peak for figure, peak in found if peak is not None}
+            return {figure.name: peak for figure, peak in found if peak.value > -math.inf}
 
     def count(self) -> int:
         with self._lock:
