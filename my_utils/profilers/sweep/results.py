@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -120,9 +121,10 @@ class SweepResult:
         return html_table(*self._table())
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        rows = [_cells(point) for point in self.points]
-        shown = [name for name in _HEADINGS if any(row[name] for row in rows)]
-        return [_HEADINGS[name] for name in shown], [[row[name] for name in shown] for row in rows]
+        columns = [(heading, list(map(cell, self.points))) for heading, cell in _SHOWN]
+        shown = [(heading, cells) for heading, cells in columns if any(cells)]
+        rows = zip(*(cells for _, cells in shown), strict=True)
+        return [heading for heading, _ in shown], list(map(list, rows))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes a row a point; the file is complete or not there. Missing values are empty."""
@@ -167,30 +169,28 @@ class SweepResult:
             axes.legend(fontsize=8)
 
 
-_HEADINGS = {
-    "shape": "shape", "batch_size": "batch", "others": "others", "median_ms": "median ms",
-    "spread_ms": "spread ms", "min_ms": "min ms", "max_ms": "max ms",
-    "per_second": "samples/s", "clock": "clock", "peak_bytes": "peak MiB",
-}  # fmt: skip
 _STATUS_TEXTS = {"ok": "", "oom": "out of memory", "error": "failed"}
 
 
-def _cells(point: SweepPoint) -> dict[str, str]:
-    fine = point.status == "ok"
-    figures = {
-        name: f"{getattr(point, name):.4f}" if fine else "-"
-        for name in ("spread_ms", "min_ms", "max_ms")
-    }
-    return {
-        "shape": shape_text(point.shape),
-        "batch_size": "" if point.batch_size is None else str(point.batch_size),
-        "others": point.others,
-        "median_ms": f"{point.median_ms:.4f}" if fine else _STATUS_TEXTS[point.status],
-        **figures,
-        "per_second": f"{point.per_second:.1f}" if fine else "-",
-        "clock": point.clock,
-        "peak_bytes": "" if point.peak_bytes is None else f"{point.peak_bytes / 2**20:.1f}",
-    }
+def _figure(point: SweepPoint, value: float, form: str = ".4f", failed: str = "-") -> str:
+    return format(value, form) if point.status == "ok" else failed
+
+
+# The columns of the text, each with what makes a cell.
+_SHOWN: tuple[tuple[str, Callable[[SweepPoint], str]], ...] = (
+    ("shape", lambda point: shape_text(point.shape)),
+    ("batch", lambda point: "" if point.batch_size is None else str(point.batch_size)),
+    ("others", lambda point: point.others),
+    ("median ms",
+     lambda point: _figure(point, point.median_ms, failed=_STATUS_TEXTS[point.status])),
+    ("spread ms", lambda point: _figure(point, point.spread_ms)),
+    ("min ms", lambda point: _figure(point, point.min_ms)),
+    ("max ms", lambda point: _figure(point, point.max_ms)),
+    ("samples/s", lambda point: _figure(point, point.per_second, ".1f")),
+    ("clock", lambda point: point.clock),
+    ("peak MiB",
+     lambda point: "" if point.peak_bytes is None else f"{point.peak_bytes / 2**20:.1f}"),
+)  # fmt: skip
 
 
 def _place(point: SweepPoint, by_batch: bool) -> str:
