@@ -230,6 +230,7 @@ def _as_arrays(
         filled.add(row, one, np.array(places, np.int64), numbers)
         last_backwards.append(_last_backwards(one, start) if ready[row].rows else {})
         one.cells = {}  # so that they are not in memory twice
+    _core.give_back_memory()  # of the cells
     begins_anew = np.zeros(shape[:2], bool)
     for row, one in enumerate(ranks):
         if len(one.begins_anew):
@@ -305,7 +306,7 @@ class _Filled:
 
     def __init__(self, shape: tuple[int, int, int], has_gpu: bool, start_ns: int) -> None:
         self.start_ns = start_ns
-        self.begins, self.ends = in_layers(shape, np.nan), in_layers(shape, np.nan)
+        self.begins, self.ends = in_layers(shape), in_layers(shape)  # NaN once a rank is put in
         self.totals = in_layers(shape)
         self.first, self.last = np.full(shape[:2], np.inf), np.full(shape[:2], -np.inf)
         self._last: tuple[list[npt.NDArray[Any]], _Layout] | None = None
@@ -318,6 +319,7 @@ class _Filled:
     def add(self, row: int, rank: RankCells, places: Integers, numbers: Integers) -> None:
         """places: of each of the rank's paths the stage it counts into, -1 none."""
         here, at, firsts, stages, counts, own, places_of_cells = self._layout(rank, places, numbers)
+        self.begins[row] = self.ends[row] = np.nan
         if not len(at):
             return
         columns = rank.cells if here is None else chosen(rank.cells, here)

@@ -40,6 +40,8 @@ def in_layers(shape: tuple[int, int, int], value: float = 0.0) -> Matrix:
     """An array rank × step × stage full of `value`. A stage lies in one piece, as most rules look
     at one stage of all ranks and steps."""
     ranks, steps, stages = shape
+    if not value:  # memory that is taken as it is written to
+        return np.zeros((stages, ranks, steps)).transpose(1, 2, 0)
     return np.full((stages, ranks, steps), value).transpose(1, 2, 0)
 
 
