@@ -431,6 +431,8 @@ _BadRow = tuple[Literal["BAD"], int, str]
 _AnyRow = _StartRow | _EndRow | _ProcessRow | _BadRow
 
 UNFINISHED_ROW: str
+ITEM_BYTES: dict[str, int]
+"""Bytes of an element by torch's names of types."""
 
 @final
 class StageRows:

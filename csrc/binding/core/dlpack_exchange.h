@@ -23,29 +23,13 @@ enum mu_dlpack_device {
     MU_DLPACK_CUDA_MANAGED = 13,
 };
 
-/* DLDataTypeCode */
-enum mu_dlpack_code {
-    MU_DLPACK_INT = 0,
-    MU_DLPACK_UINT = 1,
-    MU_DLPACK_FLOAT = 2,
-    MU_DLPACK_BFLOAT = 4,
-    MU_DLPACK_COMPLEX = 5,
-    MU_DLPACK_BOOL = 6,
-    MU_DLPACK_FLOAT8_E4M3FN = 10,
-    MU_DLPACK_FLOAT8_E4M3FNUZ = 11,
-    MU_DLPACK_FLOAT8_E5M2 = 12,
-    MU_DLPACK_FLOAT8_E5M2FNUZ = 13,
-    MU_DLPACK_FLOAT8_E8M0FNU = 14,
-    MU_DLPACK_FLOAT4_E2M1FN = 17,
-};
-
 /* DLTensor */
 struct mu_dlpack_tensor {
     void *data;
     int32_t device_type; /* enum mu_dlpack_device */
     int32_t device_id;
     int32_t ndim;
-    uint8_t code; /* enum mu_dlpack_code */
+    uint8_t code; /* DLDataTypeCode, see MU_DTYPES */
     uint8_t bits; /* of one element of a vector type */
     uint16_t lanes;
     int64_t *shape;

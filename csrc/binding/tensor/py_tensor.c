@@ -15,46 +15,18 @@ static int not_a_tensor(const char *name, PyObject *object) {
 
 /* --- DLPack ------------------------------------------------------------------------------- */
 
-static int pick(unsigned bits, int of_8, int of_16, int of_32, int of_64) {
-    return bits == 8 ? of_8 : bits == 16 ? of_16 : bits == 32 ? of_32 : bits == 64 ? of_64 : -1;
-}
+#define CELL(NAME, name, kind, bytes, numbers, NUMBER, code, bits)                                 \
+    [code][__builtin_ctz(bits)] = 1 + MU_DTYPE_##NAME,
+
+/* By DLPack's code and the logarithm of the bits: 1 and the element type, or 0. */
+static const uint8_t dtypes[32][8] = {MU_DTYPES(CELL)};
 
 /* The element type, or -1. */
 static int dtype_of(const struct mu_dlpack_tensor *tensor) {
-    unsigned bits = tensor->bits;
-    if (tensor->code == MU_DLPACK_FLOAT4_E2M1FN && bits == 4 && tensor->lanes == 2) {
-        return MU_DTYPE_FLOAT4_E2M1FN_X2;
-    }
-    if (tensor->lanes != 1) {
-        return -1;
-    }
-    switch (tensor->code) {
-    case MU_DLPACK_INT:
-        return pick(bits, MU_DTYPE_INT8, MU_DTYPE_INT16, MU_DTYPE_INT32, MU_DTYPE_INT64);
-    case MU_DLPACK_UINT:
-        return pick(bits, MU_DTYPE_UINT8, MU_DTYPE_UINT16, MU_DTYPE_UINT32, MU_DTYPE_UINT64);
-    case MU_DLPACK_FLOAT:
-        return pick(bits, -1, MU_DTYPE_FLOAT16, MU_DTYPE_FLOAT32, MU_DTYPE_FLOAT64);
-    case MU_DLPACK_COMPLEX:
-        return bits == 128 ? MU_DTYPE_COMPLEX128
-                           : pick(bits, -1, -1, MU_DTYPE_COMPLEX32, MU_DTYPE_COMPLEX64);
-    case MU_DLPACK_BFLOAT:
-        return pick(bits, -1, MU_DTYPE_BFLOAT16, -1, -1);
-    case MU_DLPACK_BOOL:
-        return pick(bits, MU_DTYPE_BOOL, -1, -1, -1);
-    case MU_DLPACK_FLOAT8_E4M3FN:
-        return pick(bits, MU_DTYPE_FLOAT8_E4M3FN, -1, -1, -1);
-    case MU_DLPACK_FLOAT8_E4M3FNUZ:
-        return pick(bits, MU_DTYPE_FLOAT8_E4M3FNUZ, -1, -1, -1);
-    case MU_DLPACK_FLOAT8_E5M2:
-        return pick(bits, MU_DTYPE_FLOAT8_E5M2, -1, -1, -1);
-    case MU_DLPACK_FLOAT8_E5M2FNUZ:
-        return pick(bits, MU_DTYPE_FLOAT8_E5M2FNUZ, -1, -1, -1);
-    case MU_DLPACK_FLOAT8_E8M0FNU:
-        return pick(bits, MU_DTYPE_FLOAT8_E8M0FNU, -1, -1, -1);
-    default:
-        return -1;
-    }
+    int dtype = tensor->code < 32 ? dtypes[tensor->code][__builtin_ctz(tensor->bits | 0x80u)] : 0;
+    return dtype > 0 && tensor->bits * tensor->lanes == 8 * mu_dtype_info(dtype - 1)->size
+               ? dtype - 1
+               : -1;
 }
 
 /* The device, or -1. */
@@ -180,9 +152,9 @@ static PyObject *ask(PyObject *method, PyObject *tensor) {
 /* 1 when the values are those in memory. 0 when a negation or conjugation is pending, or when the
  * tensor does not say. -1 with an exception. */
 static int is_plain(struct mu_py_exchange *exchange, PyObject *tensor,
-                    const struct mu_dlpack_tensor *dlpack) {
-    PyObject *flags[] = {exchange->is_neg,
-                         dlpack->code == MU_DLPACK_COMPLEX ? exchange->is_conj : NULL};
+                    const struct mu_tensor *view) {
+    bool is_complex = mu_dtype_info(view->dtype)->kind == MU_KIND_COMPLEX;
+    PyObject *flags[] = {exchange->is_neg, is_complex ? exchange->is_conj : NULL};
     for (int i = 0; i < 2 && flags[i] != NULL; i++) {
         PyObject *answer = ask(flags[i], tensor);
         if (answer == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
@@ -221,7 +193,7 @@ static int plain_memory(struct mu_py_exchange *exchange, PyObject *tensor, const
         return -1;
     }
     int in_memory = is_surely_memory(view) ? 1 : is_in_memory(exchange, tensor, view);
-    return in_memory == 1 ? is_plain(exchange, tensor, &dlpack) : in_memory;
+    return in_memory == 1 ? is_plain(exchange, tensor, view) : in_memory;
 }
 
 /* The replacement for a tensor that has no plain memory, by my_utils.tensors.tensor_kinds. Returns
@@ -601,7 +573,23 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+/* Bytes an element by the types' names, a new dict. */
+static PyObject *item_bytes(void) {
+    PyObject *sizes = PyDict_New();
+    for (int dtype = 0; sizes != NULL && dtype < MU_DTYPE_COUNT; dtype++) {
+        PyObject *size = PyLong_FromLong(mu_dtype_info(dtype)->size);
+        if (size == NULL || PyDict_SetItemString(sizes, mu_dtype_info(dtype)->name, size) < 0) {
+            Py_CLEAR(sizes);
+        }
+        Py_XDECREF(size);
+    }
+    return sizes;
+}
+
 int mu_py_tensor_exec(PyObject *module) {
     mu_parallel_load();
-    return PyModule_AddFunctions(module, functions);
+    PyObject *sizes = item_bytes();
+    int status = PyModule_AddObjectRef(module, "ITEM_BYTES", sizes);
+    Py_XDECREF(sizes);
+    return status < 0 ? -1 : PyModule_AddFunctions(module, functions);
 }

@@ -44,28 +44,26 @@ static int ask(void *library, const char *symbol, int32_t *out, struct mu_error 
     return MU_OK;
 }
 
-/* The two newest types have names in the ABI since torch 2.11; 2.10 has the numbers below, of
- * torch/headeronly/core/ScalarType.h. */
-static int ask_new_dtype(void *library, int dtype, int32_t *out, struct mu_error *err) {
-    bool is_scale = dtype == MU_DTYPE_FLOAT8_E8M0FNU;
-    const char *symbol = is_scale ? "torch_dtype_float8_e8m0fnu" : "torch_dtype_float4_e2m1fn_x2";
-    if (dlsym(library, symbol) == NULL) {
-        *out = is_scale ? 44 : 45;
+/* Types from these two on have another prefix in the ABI, since torch 2.11; 2.10 has the numbers
+ * below, of torch/headeronly/core/ScalarType.h. */
+static int ask_dtype(void *library, int dtype, int32_t *out, struct mu_error *err) {
+    const char *name = mu_dtype_info(dtype)->name;
+    char symbol[64];
+    snprintf(symbol, sizeof(symbol), "torch_dtype_%s", name);
+    if (dlsym(library, symbol) != NULL) {
+        return ask(library, symbol, out, err);
+    }
+    if (dtype == MU_DTYPE_FLOAT8_E8M0FNU || dtype == MU_DTYPE_FLOAT4_E2M1FN_X2) {
+        *out = dtype == MU_DTYPE_FLOAT8_E8M0FNU ? 44 : 45;
         return MU_OK;
     }
+    snprintf(symbol, sizeof(symbol), "aoti_torch_dtype_%s", name);
     return ask(library, symbol, out, err);
 }
 
 static int ask_dtypes(void *library, struct mu_torch *torch, struct mu_error *err) {
     for (int dtype = 0; dtype < MU_DTYPE_COUNT; dtype++) {
-        int code;
-        if (dtype == MU_DTYPE_FLOAT8_E8M0FNU || dtype == MU_DTYPE_FLOAT4_E2M1FN_X2) {
-            code = ask_new_dtype(library, dtype, &torch->dtypes[dtype], err);
-        } else {
-            char symbol[64];
-            snprintf(symbol, sizeof(symbol), "aoti_torch_dtype_%s", mu_dtype_info(dtype)->name);
-            code = ask(library, symbol, &torch->dtypes[dtype], err);
-        }
+        int code = ask_dtype(library, dtype, &torch->dtypes[dtype], err);
         if (code != MU_OK) {
             return code;
         }

@@ -17,6 +17,7 @@ enum {
 struct job {
     const struct mu_tensor *tensor;
     mu_nan_inf_block block;
+    struct mu_special_rule rule;
     const struct mu_dtype_info *info;
     int64_t chunk_elements;
     int64_t (*counts)[MU_NAN_INF_COUNTS]; /* of each chunk */
@@ -37,7 +38,7 @@ static void count_chunk(const struct job *job, int64_t chunk) {
         if (bytes == 0) {
             return;
         }
-        job->block(job->info->part, block, bytes / job->info->size * job->info->parts, counts);
+        job->block(&job->rule, block, bytes / job->info->size * job->info->parts, counts);
     }
 }
 
@@ -45,11 +46,6 @@ static void count_chunks(int64_t begin, int64_t end, void *context) {
     for (int64_t chunk = begin; chunk < end; chunk++) {
         count_chunk(context, chunk);
     }
-}
-
-static bool may_be_special(const struct mu_dtype_info *info) {
-    return (info->kind == MU_KIND_FLOAT || info->kind == MU_KIND_COMPLEX) &&
-           info->part != MU_DTYPE_FLOAT4_E2M1FN_X2;
 }
 
 static int64_t divide_up(int64_t value, int64_t divisor) {
@@ -60,9 +56,13 @@ void mu_nan_inf_count_with(mu_nan_inf_block block, const struct mu_tensor *tenso
                            int64_t counts[MU_NAN_INF_COUNTS]) {
     const struct mu_dtype_info *info = mu_dtype_info(tensor->dtype);
     int64_t chunks[CHUNKS_MAX][MU_NAN_INF_COUNTS];
-    struct job job = {.tensor = tensor, .block = block, .info = info, .counts = chunks};
+    struct job job = {.tensor = tensor,
+                      .block = block,
+                      .rule = mu_special_rule_of(tensor->dtype),
+                      .info = info,
+                      .counts = chunks};
     memset(counts, 0, MU_NAN_INF_COUNTS * sizeof(counts[0]));
-    if (tensor->elements == 0 || !may_be_special(info)) {
+    if (tensor->elements == 0 || job.rule.bits == 0) {
         return;
     }
     int64_t block_elements = BLOCK_BYTES / info->size;

@@ -1,7 +1,7 @@
 #define MU_VECTOR_BYTES 32
 #include "stats/nan_inf_vector.h"
 
-void mu_nan_inf_block_avx2(int part, const uint8_t *bytes, size_t numbers,
+void mu_nan_inf_block_avx2(const struct mu_special_rule *rule, const uint8_t *bytes, size_t numbers,
                            int64_t counts[MU_NAN_INF_COUNTS]) {
-    count_block(part, bytes, numbers, counts);
+    count_block(rule, bytes, numbers, counts);
 }

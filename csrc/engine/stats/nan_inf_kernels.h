@@ -8,19 +8,20 @@
 #include "tensor/special_values.h"
 #include "tensor/tensor.h"
 
-/* Adds the counts of `numbers` numbers of the type `part`, which need no alignment. */
-typedef void (*mu_nan_inf_block)(int part, const uint8_t *bytes, size_t numbers,
-                                 int64_t counts[MU_NAN_INF_COUNTS]);
+/* Adds the counts of `numbers` numbers, of which the rule says what is special; they need no
+ * alignment. */
+typedef void (*mu_nan_inf_block)(const struct mu_special_rule *rule, const uint8_t *bytes,
+                                 size_t numbers, int64_t counts[MU_NAN_INF_COUNTS]);
 
-void mu_nan_inf_block_portable(int part, const uint8_t *bytes, size_t numbers,
-                               int64_t counts[MU_NAN_INF_COUNTS]);
+void mu_nan_inf_block_portable(const struct mu_special_rule *rule, const uint8_t *bytes,
+                               size_t numbers, int64_t counts[MU_NAN_INF_COUNTS]);
 #ifdef __x86_64__
-void mu_nan_inf_block_avx2(int part, const uint8_t *bytes, size_t numbers,
+void mu_nan_inf_block_avx2(const struct mu_special_rule *rule, const uint8_t *bytes, size_t numbers,
                            int64_t counts[MU_NAN_INF_COUNTS]);
-void mu_nan_inf_block_avx512(int part, const uint8_t *bytes, size_t numbers,
-                             int64_t counts[MU_NAN_INF_COUNTS]);
+void mu_nan_inf_block_avx512(const struct mu_special_rule *rule, const uint8_t *bytes,
+                             size_t numbers, int64_t counts[MU_NAN_INF_COUNTS]);
 #elif defined(__aarch64__)
-void mu_nan_inf_block_neon(int part, const uint8_t *bytes, size_t numbers,
+void mu_nan_inf_block_neon(const struct mu_special_rule *rule, const uint8_t *bytes, size_t numbers,
                            int64_t counts[MU_NAN_INF_COUNTS]);
 #endif
 

@@ -147,8 +147,10 @@ INLINE int64_t count_byte(const uint8_t *bytes, size_t numbers, uint8_t pattern)
     int64_t count = 0;
     size_t i = 0;
     while (i + MU_VECTOR_BYTES <= numbers) {
+        size_t vectors = (numbers - i) / MU_VECTOR_BYTES;
         lanes8 seen = {0};
-        for (int v = 0; v < 255 && i + MU_VECTOR_BYTES <= numbers; v++, i += MU_VECTOR_BYTES) {
+        vectors = vectors < 255 ? vectors : 255;
+        for (size_t v = 0; v < vectors; v++, i += MU_VECTOR_BYTES) {
             lanes8 x;
             memcpy(&x, bytes + i, sizeof(x));
             seen -= (lanes8)(x == pattern);
@@ -163,35 +165,28 @@ INLINE int64_t count_byte(const uint8_t *bytes, size_t numbers, uint8_t pattern)
     return count;
 }
 
-INLINE void count_block(int part, const uint8_t *bytes, size_t numbers, int64_t *counts) {
-    switch (part) {
-    case MU_DTYPE_FLOAT16:
-        count16(bytes, numbers, 0x7C00u, counts);
-        break;
-    case MU_DTYPE_BFLOAT16:
-        count16(bytes, numbers, 0x7F80u, counts);
-        break;
-    case MU_DTYPE_FLOAT32:
-        count32(bytes, numbers, 0x7F800000u, counts);
-        break;
-    case MU_DTYPE_FLOAT64:
-        count64(bytes, numbers, 0x7FF0000000000000u, counts);
-        break;
-    case MU_DTYPE_FLOAT8_E5M2:
-        count8(bytes, numbers, 0x7Cu, counts);
-        break;
-    case MU_DTYPE_FLOAT8_E4M3FN:
-        counts[MU_NANS] += count_byte(bytes, numbers, 0x7Fu) + count_byte(bytes, numbers, 0xFFu);
-        break;
-    case MU_DTYPE_FLOAT8_E4M3FNUZ:
-    case MU_DTYPE_FLOAT8_E5M2FNUZ:
-        counts[MU_NANS] += count_byte(bytes, numbers, 0x80u);
-        break;
-    case MU_DTYPE_FLOAT8_E8M0FNU:
-        counts[MU_NANS] += count_byte(bytes, numbers, 0xFFu);
-        break;
-    default:
-        break;
+/* Of the 8-bit types without infinities. Where the mask has no sign, a NaN is of either. */
+INLINE void count_nan8(const struct mu_special_rule *rule, const uint8_t *bytes, size_t numbers,
+                       int64_t *counts) {
+    uint8_t pattern = (uint8_t)(rule->mask - rule->add);
+    counts[MU_NANS] += count_byte(bytes, numbers, pattern);
+    if (rule->mask == 0x7F) {
+        counts[MU_NANS] += count_byte(bytes, numbers, pattern ^ 0x80);
+    }
+}
+
+INLINE void count_block(const struct mu_special_rule *rule, const uint8_t *bytes, size_t numbers,
+                        int64_t *counts) {
+    if (rule->bits == 16) {
+        count16(bytes, numbers, (uint16_t)rule->infinity, counts);
+    } else if (rule->bits == 32) {
+        count32(bytes, numbers, (uint32_t)rule->infinity, counts);
+    } else if (rule->bits == 64) {
+        count64(bytes, numbers, rule->infinity, counts);
+    } else if (rule->bits == 8 && rule->infinity <= rule->mask) {
+        count8(bytes, numbers, (uint8_t)rule->infinity, counts);
+    } else if (rule->bits == 8) {
+        count_nan8(rule, bytes, numbers, counts);
     }
 }
 

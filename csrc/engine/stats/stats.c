@@ -54,7 +54,8 @@ struct reader {
 
 static void count_special(const double *numbers, size_t count, struct mu_stats_part *part) {
     int64_t counts[MU_NAN_INF_COUNTS] = {0};
-    mu_nan_inf_block_best()(MU_DTYPE_FLOAT64, (const uint8_t *)numbers, count, counts);
+    struct mu_special_rule rule = mu_special_rule_of(MU_DTYPE_FLOAT64);
+    mu_nan_inf_block_best()(&rule, (const uint8_t *)numbers, count, counts);
     part->nans = counts[MU_NANS];
     part->pos_infs = counts[MU_POS_INFS];
     part->neg_infs = counts[MU_NEG_INFS];

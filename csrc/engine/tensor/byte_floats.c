@@ -5,27 +5,23 @@
 #include "tensor/number.h"
 #include "tensor/tensor.h"
 
-enum { FIRST_BYTE_FLOAT = MU_DTYPE_FLOAT8_E4M3FN, BYTE_FLOATS = 5 };
+enum {
+    FIRST_BYTE_FLOAT = MU_DTYPE_FLOAT8_E4M3FN,
+    BYTE_FLOATS = MU_DTYPE_FLOAT4_E2M1FN_X2 - FIRST_BYTE_FLOAT,
+};
 
 static float byte_values[BYTE_FLOATS][256];
 static pthread_once_t byte_values_made = PTHREAD_ONCE_INIT;
 
-static float *values_of(int dtype) {
-    return byte_values[dtype - FIRST_BYTE_FLOAT];
-}
-
 static void make_byte_values(void) {
-    for (int bits = 0; bits < 256; bits++) {
-        uint8_t byte = (uint8_t)bits;
-        values_of(MU_DTYPE_FLOAT8_E4M3FN)[bits] = mu_float8_e4m3fn_value(byte);
-        values_of(MU_DTYPE_FLOAT8_E4M3FNUZ)[bits] = mu_float8_e4m3fnuz_value(byte);
-        values_of(MU_DTYPE_FLOAT8_E5M2)[bits] = mu_float8_e5m2_value(byte);
-        values_of(MU_DTYPE_FLOAT8_E5M2FNUZ)[bits] = mu_float8_e5m2fnuz_value(byte);
-        values_of(MU_DTYPE_FLOAT8_E8M0FNU)[bits] = mu_float8_e8m0fnu_value(byte);
+    for (int type = 0; type < BYTE_FLOATS; type++) {
+        for (uint64_t byte = 0; byte < 256; byte++) {
+            byte_values[type][byte] = mu_float_value(FIRST_BYTE_FLOAT + type, byte);
+        }
     }
 }
 
 const float *mu_byte_float_values(int dtype) {
     pthread_once(&byte_values_made, make_byte_values);
-    return values_of(dtype);
+    return byte_values[dtype - FIRST_BYTE_FLOAT];
 }

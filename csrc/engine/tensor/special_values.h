@@ -44,12 +44,12 @@ MU_SHARED struct mu_special_rule mu_special_ieee(int bits, uint64_t infinity) {
     return rule;
 }
 
-/* An 8-bit type without infinities, and NaN where (bits + add) & mask is above `limit`. */
-MU_SHARED struct mu_special_rule mu_special_nan8(uint64_t add, uint64_t mask, uint64_t limit) {
+/* An 8-bit type without infinities, and NaN where (bits + add) & mask is the mask. */
+MU_SHARED struct mu_special_rule mu_special_nan8(uint64_t add, uint64_t mask) {
     struct mu_special_rule rule = mu_special_ieee(8, 0x7F);
     rule.add = add;
     rule.mask = mask;
-    rule.limit = limit;
+    rule.limit = mask - 1;
     rule.infinity = 0x100;
     if (mask == 0xFF) {
         rule.quick_mask = 0; /* every word is checked */
@@ -77,12 +77,12 @@ MU_SHARED struct mu_special_rule mu_special_rule_of(int dtype) {
     case MU_DTYPE_FLOAT8_E5M2:
         return mu_special_ieee(8, 0x7C);
     case MU_DTYPE_FLOAT8_E4M3FN:
-        return mu_special_nan8(0, 0x7F, 0x7E);
+        return mu_special_nan8(0, 0x7F);
     case MU_DTYPE_FLOAT8_E4M3FNUZ:
     case MU_DTYPE_FLOAT8_E5M2FNUZ:
-        return mu_special_nan8(0x7F, 0xFF, 0xFE); /* 0x80 alone */
+        return mu_special_nan8(0x7F, 0xFF); /* 0x80 alone */
     case MU_DTYPE_FLOAT8_E8M0FNU:
-        return mu_special_nan8(0, 0xFF, 0xFE);
+        return mu_special_nan8(0, 0xFF);
     default:
         return none;
     }

@@ -2,36 +2,14 @@
 
 #include <string.h>
 
-#define DTYPE(index, text, family, bytes, numbers, of_part)                                        \
-    [index] = {                                                                                    \
-        .name = (text), .kind = (family), .size = (bytes), .parts = (numbers), .part = (of_part)}
-#define NUMBER(index, text, family, bytes) DTYPE(index, text, family, bytes, 1, index)
+#define INFO(NAME, text, family, bytes, numbers, NUMBER, ...)                                      \
+    [MU_DTYPE_##NAME] = {.name = (text),                                                           \
+                         .kind = MU_KIND_##family,                                                 \
+                         .size = (bytes),                                                          \
+                         .parts = (numbers),                                                       \
+                         .part = MU_DTYPE_##NUMBER},
 
-const struct mu_dtype_info mu_dtypes[MU_DTYPE_COUNT] = {
-    NUMBER(MU_DTYPE_BOOL, "bool", MU_KIND_BOOL, 1),
-    NUMBER(MU_DTYPE_UINT8, "uint8", MU_KIND_UINT, 1),
-    NUMBER(MU_DTYPE_UINT16, "uint16", MU_KIND_UINT, 2),
-    NUMBER(MU_DTYPE_UINT32, "uint32", MU_KIND_UINT, 4),
-    NUMBER(MU_DTYPE_UINT64, "uint64", MU_KIND_UINT, 8),
-    NUMBER(MU_DTYPE_INT8, "int8", MU_KIND_INT, 1),
-    NUMBER(MU_DTYPE_INT16, "int16", MU_KIND_INT, 2),
-    NUMBER(MU_DTYPE_INT32, "int32", MU_KIND_INT, 4),
-    NUMBER(MU_DTYPE_INT64, "int64", MU_KIND_INT, 8),
-    NUMBER(MU_DTYPE_FLOAT16, "float16", MU_KIND_FLOAT, 2),
-    NUMBER(MU_DTYPE_BFLOAT16, "bfloat16", MU_KIND_FLOAT, 2),
-    NUMBER(MU_DTYPE_FLOAT32, "float32", MU_KIND_FLOAT, 4),
-    NUMBER(MU_DTYPE_FLOAT64, "float64", MU_KIND_FLOAT, 8),
-    DTYPE(MU_DTYPE_COMPLEX32, "complex32", MU_KIND_COMPLEX, 4, 2, MU_DTYPE_FLOAT16),
-    DTYPE(MU_DTYPE_COMPLEX64, "complex64", MU_KIND_COMPLEX, 8, 2, MU_DTYPE_FLOAT32),
-    DTYPE(MU_DTYPE_COMPLEX128, "complex128", MU_KIND_COMPLEX, 16, 2, MU_DTYPE_FLOAT64),
-    NUMBER(MU_DTYPE_FLOAT8_E4M3FN, "float8_e4m3fn", MU_KIND_FLOAT, 1),
-    NUMBER(MU_DTYPE_FLOAT8_E4M3FNUZ, "float8_e4m3fnuz", MU_KIND_FLOAT, 1),
-    NUMBER(MU_DTYPE_FLOAT8_E5M2, "float8_e5m2", MU_KIND_FLOAT, 1),
-    NUMBER(MU_DTYPE_FLOAT8_E5M2FNUZ, "float8_e5m2fnuz", MU_KIND_FLOAT, 1),
-    NUMBER(MU_DTYPE_FLOAT8_E8M0FNU, "float8_e8m0fnu", MU_KIND_FLOAT, 1),
-    DTYPE(MU_DTYPE_FLOAT4_E2M1FN_X2, "float4_e2m1fn_x2", MU_KIND_FLOAT, 1, 2,
-          MU_DTYPE_FLOAT4_E2M1FN_X2),
-};
+const struct mu_dtype_info mu_dtypes[MU_DTYPE_COUNT] = {MU_DTYPES(INFO)};
 
 int mu_dtype_by_name(const char *name) {
     for (int dtype = 0; dtype < MU_DTYPE_COUNT; dtype++) {

@@ -19,12 +19,13 @@ enum mu_device { MU_DEVICE_CPU, MU_DEVICE_CUDA };
 
 enum mu_number_kind { MU_KIND_BOOL, MU_KIND_UINT, MU_KIND_INT, MU_KIND_FLOAT, MU_KIND_COMPLEX };
 
+/* A row of MU_DTYPES. */
 struct mu_dtype_info {
-    const char *name; /* torch's, without the "torch." */
-    uint8_t kind;     /* enum mu_number_kind */
-    uint8_t size;     /* bytes an element */
-    uint8_t parts;    /* numbers an element: 2 for complex types and float4_e2m1fn_x2, else 1 */
-    uint8_t part;     /* enum mu_dtype of one number of a complex type; else the type itself */
+    const char *name;
+    uint8_t kind;  /* enum mu_number_kind */
+    uint8_t size;  /* bytes an element */
+    uint8_t parts; /* numbers an element */
+    uint8_t part;  /* enum mu_dtype of one of them */
 };
 
 extern const struct mu_dtype_info mu_dtypes[MU_DTYPE_COUNT];

@@ -9,8 +9,8 @@ import sys
 from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
+from ..dtypes import STORED, Stored
 from .blobs import blob_name, plain_dtype, shrink_expanded
-from .form import STORED, Stored
 from .pickles import write_pickle
 from .plain import str_text
 

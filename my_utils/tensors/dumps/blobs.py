@@ -20,8 +20,9 @@ from json.encoder import encode_basestring as quote
 from typing import IO, TYPE_CHECKING, Any
 
 from ... import _core
+from ..dtypes import SAFETENSORS_CODES, STORED, Stored
 from ..tensor_kinds import as_bytes
-from .form import STORED, Stored, digest
+from .form import digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,11 +34,7 @@ RESERVED = "__metadata__"  # the key of the header that is not a tensor
 ALIGNMENT = 8  # bytes
 
 _CODES = {stored.name: stored.code for stored in STORED.values()}
-# Larger elements first, so that each is at a multiple of its size.
-_ORDER = (
-    "U64", "I64", "F64", "C64", "F32", "U32", "I32", "BF16", "F16", "U16", "I16", "F8_E5M2FNUZ",
-    "F8_E4M3FNUZ", "F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL",
-)  # fmt: skip
+_RANKS = {code: rank for rank, code in enumerate(SAFETENSORS_CODES)}
 
 
 def head_of(dtype: str, shape: tuple[int, ...]) -> str:
@@ -151,7 +148,7 @@ class Blobs:
     def write(self, file: IO[bytes], metadata: dict[str, str]) -> dict[str, Any]:
         """Writes all to a new file; returns its entry of the manifest. Raises OSError."""
         names = sorted(self.places)
-        rank = {head: _ORDER.index(head.split('"', 4)[3]) for head in set(self.heads)}
+        rank = {head: _RANKS[head.split('"', 4)[3]] for head in set(self.heads)}
         if len(set(rank.values())) > 1:
             names.sort(key=lambda name: rank[self.heads[self.places[name]]])
         places = [self.places[name] for name in names]

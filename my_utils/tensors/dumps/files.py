@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ... import _core
+from ..dtypes import STORED
 from .blobs import HEADER_BYTES_MAX
 from .form import (
     FILE_NAME,
     FORMAT,
     MANIFEST,
-    STORED,
     TENSORS,
     TREE,
     UNFINISHED,

@@ -1,4 +1,4 @@
-"""The format of a dump, for its writer and its reader: names, versions, digests, element types.
+"""The format of a dump, for its writer and its reader: names, versions, digests.
 
 A dump is a folder with these files, and no others:
 
@@ -19,11 +19,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from ... import _core
 from ...core.public import public
-from ..dtypes import BYTES, ITEM_BYTES, SAFETENSORS_CODES
 
 FORMAT = "my_utils.dump"
 VERSION = 2
@@ -74,24 +73,6 @@ class StandIn:
 
     def __repr__(self) -> str:
         return f"<StandIn for {self.type_name}: {self.reason}>"
-
-
-class Stored(NamedTuple):
-    """How elements of a type are in a safetensors file."""
-
-    name: str  # of the type that is passed to safetensors
-    code: str  # what it writes into the header
-    item_bytes: int  # of one element of our type
-    last: int  # size of the dimension that the view adds; 0: stored as it is
-
-
-STORED = {name: Stored(name, code, ITEM_BYTES[name], 0) for code, name in SAFETENSORS_CODES.items()}
-# safetensors has no name for these two complex types, and its readers none for the two others.
-STORED["complex32"] = Stored("float16", "F16", 4, 2)
-STORED["complex128"] = Stored("float64", "F64", 16, 2)
-STORED["float8_e8m0fnu"] = Stored("uint8", "U8", 1, 0)
-STORED["float4_e2m1fn_x2"] = Stored("uint8", "U8", 1, 0)
-STORED |= {name: Stored("uint8", "U8", 1, 0) for name in BYTES}
 
 
 def digest(data: bytes | bytearray | memoryview) -> str:

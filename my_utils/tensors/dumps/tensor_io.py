@@ -25,11 +25,12 @@ from ...core.public import public
 from ...core.ranks import check_rank, current_rank
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
+from ..dtypes import STORED
 from ..tensor_kinds import resolve
 from .blobs import Blobs, plain_tensor
 from .config import path_text
 from .files import open_plain, read_header, read_index, read_into_memory
-from .form import OF_VERSION_1, STORED, DumpError, key_name, parse_json
+from .form import OF_VERSION_1, DumpError, key_name, parse_json
 from .tensors import torch_from
 
 if TYPE_CHECKING:

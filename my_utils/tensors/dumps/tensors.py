@@ -7,9 +7,9 @@ from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
+from ..dtypes import STORED, Stored
 from ..tensor_kinds import as_bytes
 from .blobs import RESERVED, ROOT_CHARS, blob_name, head_of, plain_tensor, shrink_expanded
-from .form import STORED, Stored
 from .pickles import write_pickle
 from .plain import CONSTANTS
 

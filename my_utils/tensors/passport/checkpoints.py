@@ -29,7 +29,7 @@ from ...core.plain_files import (
 )
 from ...core.printable import printable
 from ...core.trusted_open import open_without_waiting
-from ..dtypes import SAFETENSORS_CODES
+from ..dtypes import PACKED, SAFETENSORS_CODES
 from ..wrapper_names import plain_names
 from .builder import Builder, Found
 from .file import (
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HEADER_BYTES_MAX = 100 << 20  # what the safetensors library reads
-_PACKED = {"F4": "float4_e2m1fn_x2"}  # two numbers in each element, counted in the header
 INDEX_BYTES_MAX = 1 << 28
 METADATA_BYTES_MAX = 1 << 28
 TIED_MAX = 64  # other names of a tensor, which is hashed for each of them
@@ -383,7 +382,7 @@ def _shapes_of_parts(paths: list[Path]) -> dict[str, tuple[int, ...]]:
 def _entry(file: TensorFile, name: str, raw: msgspec.Raw) -> _Entry:
     try:
         found = decoded(bytes(raw), _Entry)
-        if found.dtype in _PACKED:
+        if found.dtype in PACKED:
             found.shape = _packed_shape(found.shape)
     except ValueError as error:
         raise PassportError(f"{file.path}: {name}: {describe(error)}") from None
@@ -401,7 +400,7 @@ def _dtype_of(code: str) -> torch.dtype | None:
     """None if it is not known, or not to this torch."""
     import torch
 
-    return getattr(torch, {**SAFETENSORS_CODES, **_PACKED}.get(code, ""), None)
+    return getattr(torch, SAFETENSORS_CODES.get(code, ""), None)
 
 
 def _safetensors(path: Path) -> Iterator[Found]:

@@ -15,8 +15,8 @@ import safetensors
 import torch
 
 from my_utils import _core
+from my_utils.tensors.dtypes import STORED
 from my_utils.tensors.dumps.blobs import Blobs
-from my_utils.tensors.dumps.form import STORED
 
 pytestmark = pytest.mark.c_code
 

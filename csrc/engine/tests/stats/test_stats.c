@@ -19,8 +19,9 @@
 
 static const struct mu_stats_kernels wide_kernels = MU_STATS_KERNELS;
 
-static void wide_nan_inf_block(int part, const uint8_t *bytes, size_t numbers, int64_t *counts) {
-    count_block(part, bytes, numbers, counts);
+static void wide_nan_inf_block(const struct mu_special_rule *rule, const uint8_t *bytes,
+                               size_t numbers, int64_t *counts) {
+    count_block(rule, bytes, numbers, counts);
 }
 
 /* Every number is decoded to a double first. */
