@@ -8,9 +8,13 @@ recordings and passports. Those that the engine hashes are `MU_DTYPES` in
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _core
+
+if TYPE_CHECKING:
+    import torch
 
 SAFETENSORS_CODES = {
     "U64": "uint64", "I64": "int64", "F64": "float64", "C64": "complex64", "F32": "float32",
@@ -57,3 +61,9 @@ STORED = {
     "complex32": Stored("float16", "F16", 4, 2),
     "complex128": Stored("float64", "F64", 16, 2),
 }
+
+
+@functools.cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name without "torch."."""
+    return str(dtype).removeprefix("torch.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import _core
-from .dtypes import BYTES
+from .dtypes import BYTES, dtype_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
     """The tensor, as uint8 where it is of one of the types of bytes."""
     import torch
 
-    is_bytes = str(tensor.dtype).removeprefix("torch.") in BYTES
+    is_bytes = dtype_name(tensor.dtype) in BYTES
     return tensor.detach().view(torch.uint8) if is_bytes else tensor
 
 

@@ -20,7 +20,7 @@ from json.encoder import encode_basestring as quote
 from typing import IO, TYPE_CHECKING, Any
 
 from ... import _core
-from ..dtypes import SAFETENSORS_CODES, STORED, Stored
+from ..dtypes import SAFETENSORS_CODES, STORED, Stored, dtype_name
 from ..tensor_kinds import as_bytes
 from .form import digest
 
@@ -206,7 +206,7 @@ def plain_tensor(tensor: Tensor) -> Stored | None:
         return None
     if tensor.numel() and not _core.has_memory(as_bytes(tensor)):
         return None
-    return STORED.get(str(tensor.dtype).removeprefix("torch."))
+    return STORED.get(dtype_name(tensor.dtype))
 
 
 def plain_dtype(dtype: Any) -> bool:

@@ -25,7 +25,7 @@ from ...core.public import public
 from ...core.ranks import check_rank, current_rank
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
-from ..dtypes import STORED
+from ..dtypes import STORED, dtype_name
 from ..tensor_kinds import resolve
 from .blobs import Blobs, plain_tensor
 from .config import path_text
@@ -205,7 +205,10 @@ class DumpTensorIO:
             if self.strict:
                 raise
         else:
-            line |= {"expected_shape": list(expected.shape), "expected_dtype": _dtype(expected)}
+            line |= {
+                "expected_shape": list(expected.shape),
+                "expected_dtype": dtype_name(expected.dtype),
+            }
             line |= _figures(tensor, expected, max_mismatches, options)
         self._append(line)
         return line
@@ -244,7 +247,7 @@ class DumpTensorIO:
             "file": self.path(dump_id, tag, rank),
             "status": "",
             "shape": _shape(tensor),
-            "dtype": _dtype(tensor),
+            "dtype": dtype_name(tensor.dtype),
         }
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -299,10 +302,6 @@ def _shape(tensor: torch.Tensor) -> list[int] | None:
         return [int(size) for size in tensor.shape]
     except Exception:  # torch has several kinds for nested and lazy tensors
         return None
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 # --- files ---

@@ -7,7 +7,7 @@ from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
-from ..dtypes import STORED, Stored
+from ..dtypes import STORED, Stored, dtype_name
 from ..tensor_kinds import as_bytes
 from .blobs import RESERVED, ROOT_CHARS, blob_name, head_of, plain_tensor, shrink_expanded
 from .pickles import write_pickle
@@ -117,9 +117,9 @@ def _write_strided(
         data = shrink_expanded(data, data.stride())
         if list(data.shape) != shape:
             notes += f', "expanded_from": {list(data.shape)}'
-    if stored.last or stored.name != str(obj.dtype).removeprefix("torch."):
+    dtype = dtype_name(obj.dtype)
+    if stored.last or stored.name != dtype:
         notes += f', "stored": "{stored.code}"'
-    dtype = str(obj.dtype).removeprefix("torch.")
     text = f'"dtype": "{dtype}", "shape": {shape}'
     if stored.name == dtype and list(data.shape) == shape and not tree.blobs.copy:
         size = data.numel() * stored.item_bytes
@@ -133,7 +133,7 @@ def _write_strided(
 def _write_meta(tree: Tree, obj: Any) -> None:
     import torch
 
-    dtype = str(obj.dtype).removeprefix("torch.")
+    dtype = dtype_name(obj.dtype)
     notes = _notes(obj, torch.nn.Parameter)
     tree.out.append(f'{{"$tensor": null, "dtype": "{dtype}", "shape": {list(obj.shape)}{notes}}}')
 

@@ -7,7 +7,7 @@ from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...core.printable import escaped
-from ..dtypes import ITEM_BYTES
+from ..dtypes import ITEM_BYTES, dtype_name
 from .boxes import Box
 from .file import (
     FORMAT,
@@ -21,7 +21,7 @@ from .file import (
     part_data,
 )
 from .layouts import Cut, Layout
-from .views import cast_of, dtype_name, sums_of_view
+from .views import cast_of, sums_of_view
 from .weights import STATISTICS
 from .words import left_out_text
 

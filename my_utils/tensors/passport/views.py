@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..._core import TensorSums, tensor_sums
 from ...core.trusted_open import open_without_waiting
+from ..dtypes import dtype_name
 from .file import PassportError
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ FILE_PIECE_BYTES = 2 << 20  # what was read is hashed while it is in the cache
 
 # Types that a cast changes. Those of 8 bits and less are scaled, and mean nothing without scales.
 _CAST = frozenset(("float64", "float32", "float16", "bfloat16"))
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def cast_of(dtype: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:

@@ -9,11 +9,13 @@ No Exception is raised into the training. Other exceptions, such as KeyboardInte
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 
 from ...core.running_frames import is_running
 from ...core.warnings import warn_once
+from ..dtypes import dtype_name
 from .metadata import MetadataCollector, Wanted
 from .nesting import Nested, nested
 from .plan import Plan
@@ -34,25 +37,16 @@ _TEXT_MAX = 300
 _backward_number = torch._C._current_graph_task_id
 
 
+@dataclass(slots=True, eq=False)
 class _Frame:
     """A call that runs. `event` is None if the filters leave the module out."""
 
-    __slots__ = ("around", "event", "inputs", "plan", "python", "root")
-
-    def __init__(
-        self,
-        python: FrameType,
-        plan: Plan,
-        root: RootState,
-        event: TraceEvent | None,
-        around: BaseException | None,
-    ) -> None:
-        self.python = python  # runs as long as the call
-        self.plan = plan
-        self.root = root
-        self.event = event
-        self.around = around  # what was being handled when the call began
-        self.inputs: list[tuple[str, torch.Tensor, int]] = []  # with their versions at that time
+    python: FrameType  # runs as long as the call
+    plan: Plan
+    root: RootState
+    event: TraceEvent | None
+    around: BaseException | None  # what was being handled when the call began
+    inputs: list[tuple[str, torch.Tensor, int]] = field(default_factory=list)  # with their versions
 
 
 def _caller_of_hook() -> FrameType:
@@ -262,7 +256,7 @@ class Calls:
         key = tuple((name, tensor.dtype) for name, tensor in tensors.items() if tensor is not None)
         known = self._dtypes.get(key)
         if known is None:
-            known = {name: str(dtype).removeprefix("torch.") for name, dtype in key}
+            known = {name: dtype_name(dtype) for name, dtype in key}
             self._dtypes[key] = known
         return known
 
@@ -292,8 +286,11 @@ class Calls:
                     "after the first forward",
                 )
             elif name in names and param.requires_grad and param.is_leaf:
-                handle = param.register_post_accumulate_grad_hook(_ParamHook(self, name))
-                self._param_hooks.append(handle)
+                hook = functools.partial(self._param_gradient, name)
+                self._param_hooks.append(param.register_post_accumulate_grad_hook(hook))
+
+    def _param_gradient(self, name: str, param: torch.Tensor) -> None:
+        self.gradient(None, name, param.grad)
 
     def unwatch(self) -> None:
         """Takes the hooks off all tensors that outlive their graph."""
@@ -387,29 +384,16 @@ class Calls:
         )
 
 
+@dataclass(slots=True, eq=False)
 class _GradHook:
     """Of one tensor of one call."""
 
-    __slots__ = ("calls", "event", "handle", "path")
-
-    def __init__(self, calls: Calls, event: TraceEvent, path: str) -> None:
-        self.calls = calls
-        self.event = event
-        self.path = path
-        self.handle: Any = None  # of a leaf
+    calls: Calls
+    event: TraceEvent
+    path: str
+    handle: Any = None  # of a leaf
 
     def __call__(self, grad: torch.Tensor) -> None:
         if self.handle is not None:
             self.calls.leaf_is_done(self.handle)
         self.calls.gradient(self.event, self.path, grad)
-
-
-class _ParamHook:
-    __slots__ = ("calls", "name")
-
-    def __init__(self, calls: Calls, name: str) -> None:
-        self.calls = calls
-        self.name = name
-
-    def __call__(self, param: torch.Tensor) -> None:
-        self.calls.gradient(None, self.name, param.grad)

@@ -8,6 +8,7 @@ work is put on the current stream, and its results stay on the device until then
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ import torch
 
 from ... import tensors as _tensors
 from .. import torch_ops as _torch_ops
+from ..dtypes import dtype_name
 from ..tensor_kinds import as_bytes
-from .parts import Part, split_tensor, why_unreadable
+from .parts import split_tensor, why_unreadable
 from .recording import TraceTensorMeta
 from .sample import Sampler
 from .walk import Found
@@ -49,29 +51,12 @@ _WHOLE = frozenset(
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
-# Where kernels of ours run. torch calls AMD's devices "cuda", too.
-_PLACES = frozenset(("cpu", "cuda") if torch.version.hip is None else ("cpu",))
+_HAS_CUDA = torch.version.hip is None  # torch calls AMD's devices "cuda", too
 # The innermost of vmap, grad and other transforms that runs, or None.
 _transforms = torch._C._functorch.peek_interpreter_stack
 _ALIGN = 64  # bytes, in the arena
 _ROWS = 4096  # of an arena for digests on a device, 64 KiB
-_dtype_names: dict[torch.dtype, str] = {}
-_device_names: dict[torch.device, tuple[str, str]] = {}
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    name = _dtype_names.get(dtype)
-    if name is None:
-        name = _dtype_names[dtype] = str(dtype).removeprefix("torch.")
-    return name
-
-
-def _device_name(device: torch.device) -> tuple[str, str]:
-    """The device as text, and its type."""
-    names = _device_names.get(device)
-    if names is None:
-        names = _device_names[device] = (str(device), device.type)
-    return names
+_device_name = functools.cache(str)
 
 
 def describe_tensor(path: str, tensor: torch.Tensor) -> TraceTensorMeta:
@@ -79,22 +64,29 @@ def describe_tensor(path: str, tensor: torch.Tensor) -> TraceTensorMeta:
     return TraceTensorMeta(
         path,
         tuple(tensor.shape),
-        _dtype_name(tensor.dtype),
-        _device_name(tensor.device)[0],
+        dtype_name(tensor.dtype),
+        _device_name(tensor.device),
         stride=tensor.stride(),
         requires_grad=tensor.requires_grad,
     )
 
 
-def _plain_place(tensor: torch.Tensor) -> str | None:
-    """Where the tensor is plain memory: "cpu", "cuda", or None.
+def _has_kernels(tensor: torch.Tensor) -> bool:
+    """As `tensor_kinds.has_kernels`, in a third of the time."""
+    return tensor.is_cpu or (_HAS_CUDA and tensor.is_cuda)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is memory where kernels of ours run.
 
     What is odd about one that passes shows when it is read.
     """
-    if type(tensor) not in _PLAIN_TYPES or tensor.layout is not _STRIDED or tensor.is_nested:
-        return None
-    place = _device_name(tensor.device)[1]
-    return place if place in _PLACES else None
+    return (
+        type(tensor) in _PLAIN_TYPES
+        and tensor.layout is _STRIDED
+        and not tensor.is_nested
+        and _has_kernels(tensor)
+    )
 
 
 def _check_readable(tensor: torch.Tensor) -> None:
@@ -298,39 +290,23 @@ class MetadataCollector:
         sources: list[torch.Tensor] = []
         transformed = _transforms() is not None
         for path, tensor in found:
-            place = None if transformed else _plain_place(tensor)
-            if place is not None:
-                metas.append(describe_tensor(path, tensor))
-                if place == "cuda":
-                    self._take_on_cuda(metas[-1], tensor, kind, stats, sampler)
+            parts: Iterable[tuple[TraceTensorMeta, torch.Tensor | None]]
+            if transformed or not _is_plain(tensor):
+                parts = split_tensor(path, tensor)
+            else:
+                parts = ((describe_tensor(path, tensor), tensor),)
+            for meta, readable in parts:
+                metas.append(meta)
+                if readable is None:
+                    continue
+                if readable.is_cpu or not _has_kernels(readable):
+                    wanted.append(meta)
+                    sources.append(readable if readable.is_cpu else readable.cpu())
                 else:
-                    wanted.append(metas[-1])
-                    sources.append(tensor)
-                continue
-            for part in split_tensor(path, tensor):
-                metas.append(part.meta)
-                self._sort(part, kind, stats, sampler, wanted, sources)
+                    self._take_on_cuda(meta, readable, kind, stats, sampler)
         if sources:
             self._take_on_cpu(wanted, sources, kind, stats, sampler)
         return metas
-
-    def _sort(
-        self,
-        part: Part,
-        kind: HashKind,
-        stats: bool,
-        sampler: Sampler | None,
-        wanted: list[TraceTensorMeta],
-        sources: list[torch.Tensor],
-    ) -> None:
-        """Passes a part on to the place where its digest and statistics are taken."""
-        if part.tensor is None:
-            return
-        if part.tensor.is_cpu or part.tensor.device.type not in _PLACES:
-            wanted.append(part.meta)
-            sources.append(part.tensor.cpu())
-        else:
-            self._take_on_cuda(part.meta, part.tensor, kind, stats, sampler)
 
     def _take_on_cpu(
         self,

@@ -165,7 +165,7 @@ class ForwardTraceRecorder:
             if key not in ("self", "model", "name", "include_types", "exclude_types")
         }
         for key, value in self._settings.items():
-            if key in _SWITCHES:
+            if key.startswith("record_") or key == "stats":
                 check_bool(key, value)
         included = _types("include_types", include_types)
         excluded = _types("exclude_types", exclude_types)
@@ -377,22 +377,6 @@ class ForwardTraceRecorder:
         or of another kind; OSError if it cannot be read.
         """
         return load_recording(path)
-
-
-_SWITCHES = frozenset(
-    (
-        "record_inputs",
-        "record_outputs",
-        "record_param_dtypes",
-        "record_buffer_dtypes",
-        "record_param_md5",
-        "record_buffer_md5",
-        "record_param_hash",
-        "record_buffer_hash",
-        "stats",
-        "record_grads",
-    )
-)
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

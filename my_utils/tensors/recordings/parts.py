@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..dtypes import dtype_name
 from ..tensor_kinds import is_cut
 from .recording import TraceTensorMeta
 
@@ -99,7 +100,7 @@ def _form(path: str, tensor: torch.Tensor, note: str | None) -> TraceTensorMeta:
     return TraceTensorMeta(
         path,
         () if tensor.is_nested else tuple(tensor.shape),
-        str(tensor.dtype).removeprefix("torch."),
+        dtype_name(tensor.dtype),
         str(tensor.device),
         stride=tuple(tensor.stride()) if strided else None,
         requires_grad=tensor.requires_grad,

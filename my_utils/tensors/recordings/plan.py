@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from .metadata import Wanted
 from .nesting import names_above
 from .recording import ModuleInfo
+
+if TYPE_CHECKING:
+    from .calls import Calls
 
 _mode_of = torch._C._get_dispatch_mode
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
@@ -36,39 +39,22 @@ class Slot(NamedTuple):
         return there[self.local] if self.local in there else None  # noqa: SIM401 - torch.jit's has no get
 
 
-class Calls(Protocol):
-    """Takes what the hooks see."""
-
-    wanted: Wanted
-
-    def before(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
-
-    def after(self, plan: Plan, output: Any) -> None: ...
-
-
-class Filters:
+class Filters(NamedTuple):
     """Which modules are recorded: those that pass both of what is given and hit no exclusion."""
 
-    def __init__(
-        self,
-        include_name: re.Pattern[str] | None,
-        exclude_name: re.Pattern[str] | None,
-        include_types: Sequence[type | str],
-        exclude_types: Sequence[type | str],
-    ) -> None:
-        self._include_name = include_name
-        self._exclude_name = exclude_name
-        self._include_types = include_types
-        self._exclude_types = exclude_types
+    include_name: re.Pattern[str] | None
+    exclude_name: re.Pattern[str] | None
+    include_types: Sequence[type | str]
+    exclude_types: Sequence[type | str]
 
     def take(self, names: Sequence[str], module: torch.nn.Module) -> bool:
-        if self._include_name is not None and not any(map(self._include_name.search, names)):
+        if self.include_name is not None and not any(map(self.include_name.search, names)):
             return False
-        if self._exclude_name is not None and any(map(self._exclude_name.search, names)):
+        if self.exclude_name is not None and any(map(self.exclude_name.search, names)):
             return False
-        if self._include_types and not _is_any(module, self._include_types):
+        if self.include_types and not _is_any(module, self.include_types):
             return False
-        return not _is_any(module, self._exclude_types)
+        return not _is_any(module, self.exclude_types)
 
 
 def _is_any(module: torch.nn.Module, kinds: Sequence[type | str]) -> bool:
@@ -83,39 +69,20 @@ def _is_any(module: torch.nn.Module, kinds: Sequence[type | str]) -> bool:
     )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Plan:
     """What the hooks of one module do. A copy of the module, as by deepcopy, gets an inert one."""
 
-    __slots__ = (
-        "calls",
-        "counts",
-        "deferred",
-        "is_sharded",
-        "module",
-        "name",
-        "params",
-        "plans",
-        "recorded",
-        "type_name",
-        "unit",
-    )
-
+    plans: Plans
     calls: Calls | None
-
-    def __init__(
-        self, plans: Plans, calls: Calls, name: str, module: torch.nn.Module, recorded: bool
-    ) -> None:
-        self.plans = plans
-        self.calls = calls
-        self.name = name
-        self.module = module
-        self.type_name = type(module).__qualname__
-        self.recorded = recorded
-        self.is_sharded = _is_sharded(module)
-        self.counts = {"forward": 0, "recompute": 0}
-        self.params: list[tuple[str, str]] = []  # own ones: name in the module, full name
-        self.deferred: list[Slot] = []  # own ones that are hashed when the root has ended
-        self.unit: list[Slot] = []  # those that are hashed in this module's pre-hook
+    name: str
+    type_name: str
+    module: torch.nn.Module
+    recorded: bool
+    params: list[tuple[str, str]]  # own ones: name in the module, full name
+    counts: dict[str, int] = field(default_factory=lambda: {"forward": 0, "recompute": 0})
+    deferred: list[Slot] = field(default_factory=list)  # own ones that the end of a root hashes
+    unit: list[Slot] = field(default_factory=list)  # those that this module's pre-hook hashes
 
     def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling() or self.calls is None or _is_traced():
@@ -175,8 +142,9 @@ class Plans:
                 hashed_below.add(own_names[0])
             self.infos.append(_describe_module(module, own_names, first_names, recorded))
             if recorded or module is model or (hash_params and _is_sharded(module)):
-                plan = Plan(self, calls, own_names[0], module, recorded)
-                plan.params = list(self.infos[-1].params.items())
+                info = self.infos[-1]
+                params = list(info.params.items())
+                plan = Plan(self, calls, info.name, info.type, module, recorded, params)
                 by_name[plan.name] = plan
                 self.hooked.append(plan)
         if hash_params:
@@ -190,13 +158,14 @@ class Plans:
         params_at: ParamsAt,
     ) -> None:
         """Says for each parameter where it is hashed."""
+        sharded = {name: plan for name, plan in by_name.items() if _is_sharded(plan.module)}
         seen: set[str] = set()
         for info, module in zip(self.infos, names, strict=True):
             above = [info.name, *names_above(info.name)]
             if hashed_below.isdisjoint(above):
                 continue
             plan = by_name.get(info.name)
-            unit = next((by_name[n] for n in above if n in by_name and by_name[n].is_sharded), None)
+            unit = next((sharded[name] for name in above if name in sharded), None)
             for local, full in info.params.items():
                 slot = Slot(full, module, local)
                 # ZeRO-3 marks its parameters so, and accelerate the modules that it offloads.

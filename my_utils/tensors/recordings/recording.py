@@ -236,58 +236,36 @@ class Recording:
         )
 
 
+# The records that are in others: in a list, or in a dict by their names.
+_HELD = {
+    f"{box}{kind.__name__}]": kind
+    for box in ("list[", "dict[str, ")
+    for kind in (ModuleInfo, RootCall, TraceEvent, TraceTensorMeta)
+}
+
+
 # --- writing ---
 
 
-def _as_dict(record: Any) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
-
-
 class _Encoder:
-    """Turns the dataclasses into dicts: one dict a tensor, however often it is held."""
+    """Turns the records into dicts: one dict for each, however often it is held."""
 
     def __init__(self) -> None:
-        self._metas: dict[int, dict[str, Any]] = {}
+        self._dicts: dict[int, dict[str, Any]] = {}
 
-    def meta(self, meta: TraceTensorMeta) -> dict[str, Any]:
-        known = self._metas.get(id(meta))
-        if known is None:
-            known = self._metas[id(meta)] = _as_dict(meta)
-        return known
+    def record(self, record: Any) -> dict[str, Any]:
+        made = self._dicts.get(id(record))
+        if made is None:
+            made = self._dicts[id(record)] = {}
+            for name, item in record.__dataclass_fields__.items():
+                value = getattr(record, name)
+                made[name] = self._held(value) if item.type in _HELD else value
+        return made
 
-    def metas(self, metas: list[TraceTensorMeta]) -> list[dict[str, Any]]:
-        return [self.meta(meta) for meta in metas]
-
-    def named(self, metas: dict[str, TraceTensorMeta]) -> dict[str, dict[str, Any]]:
-        return {name: self.meta(meta) for name, meta in metas.items()}
-
-    def event(self, event: TraceEvent) -> dict[str, Any]:
-        return {
-            **_as_dict(event),
-            "inputs": self.metas(event.inputs),
-            "outputs": self.metas(event.outputs),
-            "params": self.named(event.params),
-            "buffers": self.named(event.buffers),
-            "grads": self.metas(event.grads),
-            "written": self.metas(event.written),
-        }
-
-    def root(self, root: RootCall) -> dict[str, Any]:
-        return {**_as_dict(root), "weights": self.named(root.weights)}
-
-
-def _payload(recording: Recording) -> dict[str, Any]:
-    encoder = _Encoder()
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        **_as_dict(recording),
-        "modules": [_as_dict(module) for module in recording.modules],
-        "roots": [encoder.root(root) for root in recording.roots],
-        "events": [encoder.event(event) for event in recording.events],
-        "param_grads": encoder.metas(recording.param_grads),
-        "extra": plain_copy(recording.extra, "extra"),
-    }
+    def _held(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.record(item) for item in value]
+        return {name: self.record(item) for name, item in value.items()}
 
 
 def save_recording(recording: Recording, path: str | os.PathLike[str]) -> Path:
@@ -297,7 +275,9 @@ def save_recording(recording: Recording, path: str | os.PathLike[str]) -> Path:
     TypeError for what `extra` cannot hold (before anything is written), OSError when the file
     cannot be written.
     """
-    return save_plain(_payload(recording), path)
+    about = {"format": FORMAT, "version": VERSION}
+    extra = plain_copy(recording.extra, "extra")
+    return save_plain({**about, **_Encoder().record(recording), "extra": extra}, path)
 
 
 # --- reading ---
@@ -392,10 +372,10 @@ _LATER = frozenset(("arrived", "written"))
 
 
 class _Decoder:
-    """Turns the dicts into dataclasses again, and refuses what does not fit."""
+    """Turns the dicts into records again, and refuses what does not fit."""
 
     def __init__(self) -> None:
-        self._metas: dict[int, TraceTensorMeta] = {}
+        self._records: dict[tuple[type, int], Any] = {}
 
     def recording(self, payload: dict[str, Any]) -> Recording:
         recording = self._record(Recording, payload, "the file")
@@ -409,6 +389,10 @@ class _Decoder:
         return recording
 
     def _record(self, kind: type[_Record], data: Any, where: str) -> _Record:
+        """One record for one dict, however often it is held."""
+        known: _Record | None = self._records.get((kind, id(data)))
+        if known is not None:
+            return known
         if not isinstance(data, dict):
             raise RecordingError(f"{where} is not a dict but a {type(data).__name__}")
         values = {}
@@ -418,37 +402,24 @@ class _Decoder:
             if item.name not in data:
                 raise RecordingError(f"{where} has no {item.name!r}")
             values[item.name] = self._field(str(item.type), data[item.name], f"{where}.{item.name}")
-        return kind(**values)
+        made = self._records[kind, id(data)] = kind(**values)
+        return made
 
     def _field(self, annotation: str, value: Any, where: str) -> Any:
-        check = _CHECKS.get(annotation)
-        if check is None:
-            return self._nested(annotation, value, where)
-        if not check(value):
+        held = _HELD.get(annotation)
+        if held is not None:
+            return self._held(held, annotation, value, where)
+        if not _CHECKS[annotation](value):
             raise RecordingError(f"{where} must be {annotation}, not {value!r:.80}")
         return tuple(value) if annotation.startswith("tuple") and value is not None else value
 
-    def _nested(self, annotation: str, value: Any, where: str) -> Any:
+    def _held(self, kind: type[Any], annotation: str, value: Any, where: str) -> Any:
         if annotation.startswith("dict"):
             if not _text_keys(value):
                 raise RecordingError(f"{where} must be a dict with names as keys")
-            return {key: self._meta(item, f"{where}[{key!r}]") for key, item in value.items()}
+            return {
+                key: self._record(kind, item, f"{where}[{key!r}]") for key, item in value.items()
+            }
         if not isinstance(value, list):
             raise RecordingError(f"{where} must be a list, not a {type(value).__name__}")
-        if annotation == "list[TraceTensorMeta]":
-            return [self._meta(item, f"{where}[{place}]") for place, item in enumerate(value)]
-        kind = _NESTED[annotation]
         return [self._record(kind, item, f"{where}[{place}]") for place, item in enumerate(value)]
-
-    def _meta(self, data: Any, where: str) -> TraceTensorMeta:
-        known = self._metas.get(id(data))
-        if known is None:
-            known = self._metas[id(data)] = self._record(TraceTensorMeta, data, where)
-        return known
-
-
-_NESTED: dict[str, type[Any]] = {
-    "list[ModuleInfo]": ModuleInfo,
-    "list[RootCall]": RootCall,
-    "list[TraceEvent]": TraceEvent,
-}

@@ -15,6 +15,7 @@ tensor hash, which costs little, they are hashed in the owner's pre-hook.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -94,16 +95,13 @@ def _probe_views(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [plain[:_PROBE], plain[-_PROBE:]]
 
 
+@dataclass(slots=True, eq=False)
 class RootState:
     """One outermost call that runs."""
 
-    __slots__ = ("notes", "plan", "record", "weights")
-
-    def __init__(self, plan: Plan, record: RootCall) -> None:
-        self.plan = plan
-        self.record = record
-        self.weights = record.weights
-        self.notes: dict[str, _Note] = {}
+    plan: Plan
+    record: RootCall
+    notes: dict[str, _Note] = field(default_factory=dict)
 
 
 class Weights:
@@ -129,13 +127,13 @@ class Weights:
             self._take_now(root, plan.unit)
         if plan.deferred:
             self._retry_deferred(root, plan.deferred)
-        weights = root.weights
+        weights = root.record.weights
         return {local: weights[full] for local, full in plan.params if full in weights}
 
     def finish(self, root: RootState) -> None:
         """Hashes what was noted, and what a call that never came should have hashed."""
         _, units = root.plan.below()
-        missed = [slot for slot in units if slot.full not in root.weights]
+        missed = [slot for slot in units if slot.full not in root.record.weights]
         if missed:
             self._take_now(root, missed)
         notes = list(root.notes.values())
@@ -159,7 +157,7 @@ class Weights:
                         readable.append(_Taken(part.meta, part.tensor))
             self._hash_together(readable)
         for meta in metas:
-            root.weights[meta.path] = meta
+            root.record.weights[meta.path] = meta
 
     def _note(self, root: RootState, slots: Sequence[Slot]) -> None:
         notes, odd = [], []
@@ -171,7 +169,7 @@ class Weights:
                 odd.append(slot)
                 continue
             note = root.notes[slot.full] = _Note(describe_tensor(slot.full, tensor), tensor)
-            root.weights[slot.full] = note.meta
+            root.record.weights[slot.full] = note.meta
             notes.append(note)
         if odd:
             self._take_now(root, odd)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...core.printable import escaped
 from ...core.ranges import parse_ranks
 from ...core.units import count_text
+from ..dtypes import dtype_name
 from ..passport.file import BUFFERS, GroupData
 from ..passport.placements import Placed, place
 from ..passport.take import find_tensors, placed_tensors
-from ..passport.views import dtype_name
 from ..wrapper_names import plain_name
 from .file import KIND_OF_BUFFERS, ClassData, TrackedData
 
