@@ -28,9 +28,8 @@ def write_array(tree: Tree, obj: Any, path: str) -> None:
         return
     dtype = obj.dtype
     if dtype.char == "O":
-        tree.out.append(f'{{"$ndarray_object": {list(obj.shape)}, "items": ')
-        tree.values(obj.ravel().tolist(), path + "/items")
-        tree.out.append("}")
+        items = tree.values, obj.ravel().tolist()
+        tree.form(path, {"$ndarray_object": str(list(obj.shape)), "items": items})
     elif plain_dtype(dtype):
         _write_plain_array(tree, obj, path)
     else:

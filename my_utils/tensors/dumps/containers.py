@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from .plain import optional_text
 
 if TYPE_CHECKING:
     from .loader import Decoder, Reader
-    from .tree import Tree, Writer
+    from .tree import Member, Tree, Writer
 
 
 def write_list(tree: Tree, obj: list[Any], path: str) -> None:
@@ -23,16 +24,12 @@ def write_list(tree: Tree, obj: list[Any], path: str) -> None:
         tree.end_cut(obj, kept)
 
 
-def _write_tagged(
-    tree: Tree, tag: str, obj: Any, values: Any, path: str, *, patchable: bool, extra: str = ""
-) -> None:
+def _write_frozen(tree: Tree, obj: Any, values: Any, path: str) -> None:
     if tree.seen(obj, path):
         return
-    kept, place = tree.cut(values, path, tag[1:])
-    tree.out.append(f'{{"{tag}": ')
-    unfinished = None if patchable else obj
-    tree.values(kept, f"{place}/{tag}", patchable=patchable, unfinished=unfinished)
-    tree.out.append(extra + "}")
+    kind = type(obj).__name__
+    kept, place = tree.cut(values, path, kind)
+    tree.form(place, {f"${kind}": tree.frozen(kept, obj)})
     tree.end_cut(values, kept)
 
 
@@ -40,12 +37,11 @@ def write_tuple(tree: Tree, obj: tuple[Any, ...], path: str) -> None:
     if not obj:
         tree.out.append('{"$tuple": []}')  # there is one empty tuple
     else:
-        _write_tagged(tree, "$tuple", obj, obj, path, patchable=False)
+        _write_frozen(tree, obj, obj, path)
 
 
 def write_set(tree: Tree, obj: Any, path: str) -> None:
-    tag = f"${type(obj).__name__}"
-    _write_tagged(tree, tag, obj, _in_order(obj), path, patchable=False)
+    _write_frozen(tree, obj, _in_order(obj), path)
 
 
 def read_set(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
@@ -64,9 +60,12 @@ def _in_order(items: Iterable[Any]) -> list[Any]:
 
 
 def write_deque(tree: Tree, obj: collections.deque[Any], path: str) -> None:
-    length = "null" if obj.maxlen is None else str(obj.maxlen)
-    extra = f', "maxlen": {length}'
-    _write_tagged(tree, "$deque", obj, list(obj), path, patchable=True, extra=extra)
+    if tree.seen(obj, path):
+        return
+    values = list(obj)
+    kept, place = tree.cut(values, path, "deque")
+    tree.form(place, {"$deque": (tree.values, kept), "maxlen": json.dumps(obj.maxlen)})
+    tree.end_cut(values, kept)
 
 
 def read_deque(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
@@ -99,25 +98,24 @@ def read_dict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 
 
 def _special_dict_writer(tag: str) -> Writer:
-    return lambda tree, obj, path: _write_special_dict(tree, tag, obj, path)
+    return lambda tree, obj, path: _write_special_dict(tree, tag, obj, path, {})
 
 
 def _special_dict_reader(kind: Callable[[], Any]) -> Reader:
     return lambda decoder, node, body: _read_special_dict(decoder, node, body, kind())
 
 
-def _write_special_dict(tree: Tree, tag: str, obj: Any, path: str, extra: str = "") -> None:
+def _write_special_dict(
+    tree: Tree, tag: str, obj: Any, path: str, members: dict[str, Member]
+) -> None:
     if tree.seen(obj, path):
         return
     items = list(obj.items())
     kept, place = tree.cut(items, path, tag[1:])
-    tree.out.append(f'{{"{tag}": ')
-    tree.pairs(kept, f"{place}/{tag}")
     attributes = getattr(obj, "__dict__", None)
     if attributes:
-        tree.out.append(', "attributes": ')
-        tree.mapping(dict(attributes), place + "/attributes")
-    tree.out.append(extra + "}")
+        members = {"attributes": (tree.mapping, dict(attributes)), **members}
+    tree.form(place, {tag: (tree.pairs, kept), **members})
     tree.end_cut(items, kept)
 
 
@@ -146,7 +144,7 @@ def write_defaultdict(tree: Tree, obj: Any, path: str) -> None:
         name = getattr(factory, "__name__", "")
         if _FACTORIES.get(name) is not factory:
             name = class_name(factory)
-    _write_special_dict(tree, "$defaultdict", obj, path, f', "factory": {optional_text(name)}')
+    _write_special_dict(tree, "$defaultdict", obj, path, {"factory": optional_text(name)})
 
 
 def read_defaultdict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
@@ -159,11 +157,9 @@ def read_defaultdict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 
 
 def write_namespace(tree: Tree, obj: Any, path: str) -> None:
-    if tree.seen(obj, path):
-        return
-    tree.out.append(f'{{"$namespace": "{class_name(type(obj))}", "fields": ')
-    tree.mapping(vars(obj), path + "/fields")
-    tree.out.append("}")
+    if not tree.seen(obj, path):
+        kind = f'"{class_name(type(obj))}"'
+        tree.form(path, {"$namespace": kind, "fields": (tree.mapping, vars(obj))})
 
 
 def read_namespace(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:

@@ -34,9 +34,7 @@ def write_pickle(tree: Tree, obj: Any, path: str) -> None:
     name = tree.file("pickle", "pkl")
     tree.files[name] = data.getvalue()
     kind = str_text(class_name(type(obj)))
-    tree.out.append(f'{{"$pickle": "{name}", "type": {kind}, "tensors": ')
-    tree.values(tensors, path + "/tensors")
-    tree.out.append("}")
+    tree.form(path, {"$pickle": f'"{name}"', "type": kind, "tensors": (tree.values, tensors)})
 
 
 def _is_kept_apart(obj: Any) -> bool:

@@ -35,10 +35,7 @@ def _parts_writer(tag: str, *names: str) -> Writer:
     """Writes a list of the attributes with these names."""
 
     def write(tree: Tree, obj: Any, path: str) -> None:
-        tree.out.append(f'{{"{tag}": ')
-        parts = [getattr(obj, name) for name in names]
-        tree.values(parts, f"{path}/{tag}", patchable=False)
-        tree.out.append("}")
+        tree.form(path, {tag: tree.frozen([getattr(obj, name) for name in names])})
 
     return write
 
@@ -77,10 +74,8 @@ def read_slice(decoder: Decoder, node: dict[str, Any], body: Any) -> slice:
 def write_datetime(tree: Tree, obj: Any, path: str) -> None:
     """A datetime or a time; the zone is next to it."""
     tag = "$datetime" if isinstance(obj, datetime.datetime) else "$time"
-    text = obj.replace(tzinfo=None).isoformat()
-    tree.out.append(f'{{"{tag}": "{text}", "fold": {obj.fold}, "zone": ')
-    tree.node(obj.tzinfo, path + "/zone")
-    tree.out.append("}")
+    text = f'"{obj.replace(tzinfo=None).isoformat()}"'
+    tree.form(path, {tag: text, "fold": str(obj.fold), "zone": (tree.node, obj.tzinfo)})
 
 
 def read_datetime(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
@@ -91,10 +86,8 @@ def read_datetime(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 
 def write_timezone(tree: Tree, obj: datetime.timezone, path: str) -> None:
     offset = obj.utcoffset(None)
-    tree.out.append(
-        f'{{"$timezone": [{offset.days}, {offset.seconds}, {offset.microseconds}], '
-        f'"name": {str_text(obj.tzname(None))}}}'
-    )
+    parts = [offset.days, offset.seconds, offset.microseconds]
+    tree.form(path, {"$timezone": str(parts), "name": str_text(obj.tzname(None))})
 
 
 def read_timezone(decoder: Decoder, node: dict[str, Any], body: Any) -> datetime.timezone:

@@ -226,14 +226,9 @@ def read_sparse(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 
 def write_dtensor(tree: Tree, obj: Any, path: str) -> None:
     """The local shard, with a note of what it is a part of."""
-    if tree.seen(obj, path):
-        return
-    tree.out.append(
-        f'{{"$dtensor": {{"shape": {list(obj.shape)}, '
-        f'"placements": {quote(str(obj.placements))}}}, "local": '
-    )
-    tree.node(obj.to_local().detach(), path + "/local")
-    tree.out.append("}")
+    if not tree.seen(obj, path):
+        whole = f'{{"shape": {list(obj.shape)}, "placements": {quote(str(obj.placements))}}}'
+        tree.form(path, {"$dtensor": whole, "local": (tree.node, obj.to_local().detach())})
 
 
 def read_dtensor(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:

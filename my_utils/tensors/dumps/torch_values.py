@@ -11,7 +11,7 @@ from .plain import CONSTANTS
 
 if TYPE_CHECKING:
     from .loader import Decoder, Reader
-    from .tree import Tree, Writer
+    from .tree import Member, Tree, Writer
 
 
 def write_size(tree: Tree, obj: Any, path: str) -> None:
@@ -44,12 +44,9 @@ def read_constant(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 
 def write_return_type(tree: Tree, obj: Any, path: str) -> None:
     """What `x.max(dim=0)` and the like return."""
-    kind = quote(type(obj).__name__)
-    if tree.seen(obj, path):
-        return
-    tree.out.append(f'{{"$torch_return_type": {kind}, "values": ')
-    tree.values(tuple(obj), path + "/values", patchable=False, unfinished=obj)
-    tree.out.append("}")
+    if not tree.seen(obj, path):
+        kind, values = quote(type(obj).__name__), tree.frozen(tuple(obj), obj)
+        tree.form(path, {"$torch_return_type": kind, "values": values})
 
 
 def read_return_type(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
@@ -65,14 +62,15 @@ def read_return_type(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 def write_tensordict(tree: Tree, obj: Any, path: str) -> None:
     if tree.seen(obj, path):
         return
-    device = None if obj.device is None else str(obj.device)
-    tree.out.append(
-        f'{{"$tensordict": {json.dumps(list(obj.batch_size))}, '
-        f'"device": {json.dumps(device)}, "names": {json.dumps(_dimension_names(obj))}, '
-        f'"locked": {CONSTANTS[obj.is_locked]}, "items": '
-    )
-    tree.mapping({key: obj[key] for key in obj.keys()}, path + "/items")  # noqa: SIM118
-    tree.out.append("}")
+    items = {key: obj[key] for key in obj.keys()}  # noqa: SIM118
+    members: dict[str, Member] = {
+        "$tensordict": json.dumps(list(obj.batch_size)),
+        "device": json.dumps(None if obj.device is None else str(obj.device)),
+        "names": json.dumps(_dimension_names(obj)),
+        "locked": CONSTANTS[obj.is_locked],
+        "items": (tree.mapping, items),
+    }
+    tree.form(path, members)
 
 
 def _dimension_names(obj: Any) -> list[str | None] | None:

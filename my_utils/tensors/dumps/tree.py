@@ -32,6 +32,7 @@ added there, and in the list above.
 from __future__ import annotations
 
 import collections
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -55,6 +56,8 @@ from .pickles import write_pickle
 from .plain import INT_BITS_MAX, str_text
 
 Writer = Callable[["Tree", Any, str], None]
+# Of a JSON object: the text of a value, or the method of the tree that writes it, and the value.
+Member = str | tuple[Callable[[Any, str], None], Any]
 
 _SCALARS = {int, float, str, bool, type(None)}
 
@@ -258,6 +261,28 @@ class Tree:
                 else:
                     write(self, value, f"{path}/{key}")
         append(self._newline + "}")
+
+    def form(self, path: str, members: dict[str, Member]) -> None:
+        """A JSON object of a few members, whose names are plain."""
+        begin = "{"
+        for name, member in members.items():
+            self.out.append(f'{begin}"{name}": ')
+            begin = ", "
+            if type(member) is str:
+                self.out.append(member)
+            else:
+                write, value = member
+                write(value, f"{path}/{name}")
+        self.out.append("}")
+
+    def frozen(self, values: Any, obj: Any = None) -> Member:
+        """The values of `obj`, which can only be made when all of them are there."""
+        return functools.partial(self.values, patchable=False, unfinished=obj), values
+
+    def frozen_node(self, obj: Any, path: str) -> None:
+        """The same of one value."""
+        with self.inside(path, patchable=False):
+            self.node(obj, path)
 
     def cut(self, obj: Any, path: str, kind: str) -> tuple[Any, str]:
         """The items that are kept of a sequence, and where they are."""

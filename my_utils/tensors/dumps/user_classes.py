@@ -26,7 +26,7 @@ from .plain import optional_text, str_text
 
 if TYPE_CHECKING:
     from .loader import Decoder, Reader
-    from .tree import Tree, Writer
+    from .tree import Member, Tree, Writer
 
 
 def find_class(decoder: Decoder, name: str) -> type | None:
@@ -43,13 +43,8 @@ def find_class(decoder: Decoder, name: str) -> type | None:
 
 
 def write_enum(tree: Tree, obj: enum.Enum, path: str) -> None:
-    tree.out.append(
-        f'{{"$enum": {str_text(class_name(type(obj)))}, "name": {optional_text(obj.name)}, '
-        '"value": '
-    )
-    with tree.inside(path, patchable=False):
-        tree.node(obj.value, path + "/value")
-    tree.out.append("}")
+    kind, name = str_text(class_name(type(obj))), optional_text(obj.name)
+    tree.form(path, {"$enum": kind, "name": name, "value": (tree.frozen_node, obj.value)})
 
 
 def read_enum(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
@@ -73,15 +68,10 @@ def read_enum(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 
 
 def write_named_tuple(tree: Tree, obj: Any, path: str) -> None:
-    if tree.seen(obj, path):
-        return
-    tree.out.append(
-        f'{{"$namedtuple": {str_text(class_name(type(obj)))}, '
-        f'"names": {json.dumps(obj._fields)}, "values": '
-    )
-    values = tuple(obj)
-    tree.values(values, path + "/values", patchable=False, unfinished=obj)
-    tree.out.append("}")
+    if not tree.seen(obj, path):
+        kind, names = str_text(class_name(type(obj))), json.dumps(obj._fields)
+        values = tree.frozen(tuple(obj), obj)
+        tree.form(path, {"$namedtuple": kind, "names": names, "values": values})
 
 
 def read_named_tuple(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
@@ -115,15 +105,15 @@ def write_dataclass(tree: Tree, obj: Any, path: str) -> None:
     others = {k: v for k, v in getattr(obj, "__dict__", {}).items() if k not in fields}
     items = items_of(obj) if isinstance(obj, dict) else []
     kept, place = tree.cut(items, path, "dict")
-    tree.out.append(f'{{"$dataclass": {str_text(class_name(type(obj)))}, "fields": ')
-    tree.fields(fields, place + "/fields")
+    members: dict[str, Member] = {
+        "$dataclass": str_text(class_name(type(obj))),
+        "fields": (tree.fields, fields),
+    }
     if others:
-        tree.out.append(', "attributes": ')
-        tree.mapping(others, place + "/attributes")
+        members["attributes"] = tree.mapping, others
     if isinstance(obj, dict):
-        tree.out.append(', "items": ')
-        tree.pairs(kept, place + "/items")
-    tree.out.append("}")
+        members["items"] = tree.pairs, kept
+    tree.form(place, members)
     tree.end_cut(items, kept)
 
 
@@ -229,15 +219,15 @@ def write_subclass(tree: Tree, obj: Any, path: str) -> None:
     elif base in _OF_ITEMS:
         content = items_of(obj)
     kept, place = tree.cut(content, path, "list" if base is list else "dict")
-    tree.out.append(f'{{"$subclass": {str_text(class_name(type(obj)))}, "attributes": ')
-    tree.mapping(vars(obj), place + "/attributes")
+    members: dict[str, Member] = {
+        "$subclass": str_text(class_name(type(obj))),
+        "attributes": (tree.mapping, vars(obj)),
+    }
     if base is list:
-        tree.out.append(', "values": ')
-        tree.values(kept, place + "/values")
+        members["values"] = tree.values, kept
     elif base in _OF_ITEMS:
-        tree.out.append(', "items": ')
-        tree.pairs(kept, place + "/items")
-    tree.out.append("}")
+        members["items"] = tree.pairs, kept
+    tree.form(place, members)
     tree.end_cut(content, kept)
 
 
