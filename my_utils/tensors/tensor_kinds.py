@@ -15,6 +15,22 @@ from .dtypes import BYTES, dtype_name
 if TYPE_CHECKING:
     from torch import Tensor
 
+_BY_ROWS = ("crow_indices", "col_indices", "values")
+_BY_COLUMNS = ("ccol_indices", "row_indices", "values")
+SPARSE_PARTS = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": _BY_ROWS,
+    "torch.sparse_bsr": _BY_ROWS,
+    "torch.sparse_csc": _BY_COLUMNS,
+    "torch.sparse_bsc": _BY_COLUMNS,
+}
+"""By layout: the methods for the tensors that a sparse one consists of, the last for its values."""
+
+
+def stored_parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The tensors that a sparse one consists of; of other layouts none."""
+    return tuple(getattr(tensor, name)() for name in SPARSE_PARTS.get(str(tensor.layout), ()))
+
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """The tensor, as uint8 where it is of one of the types of bytes."""
@@ -120,13 +136,5 @@ def _complaint(tensor: Tensor) -> str | None:
 
 
 def _parts(tensor: Tensor) -> str:
-    import torch
-
-    parts = {
-        torch.sparse_coo: "x.indices() and x.values()",
-        torch.sparse_csr: "x.crow_indices(), x.col_indices() and x.values()",
-        torch.sparse_bsr: "x.crow_indices(), x.col_indices() and x.values()",
-        torch.sparse_csc: "x.ccol_indices(), x.row_indices() and x.values()",
-        torch.sparse_bsc: "x.ccol_indices(), x.row_indices() and x.values()",
-    }
-    return parts.get(tensor.layout, "if it has any")
+    names = [f"x.{name.lstrip('_')}()" for name in SPARSE_PARTS.get(str(tensor.layout), ())]
+    return f"{', '.join(names[:-1])} and {names[-1]}" if names else "if it has any"

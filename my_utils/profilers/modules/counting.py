@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ... import _core
 from ...core.dispatched import is_plain, is_traced
 from ...core.warnings import warn_once
-from ...tensors.recordings.parts import SPARSE_PARTS, stored_parts
+from ...tensors.tensor_kinds import SPARSE_PARTS, stored_parts
 from ..torch_profiler.flops import calculates, counts_integers_only, custom_mapping
 from .rows import Row
 
@@ -86,7 +86,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _is_sparse(tensor: torch.Tensor) -> bool:
-    return tensor.layout in SPARSE_PARTS
+    return str(tensor.layout) in SPARSE_PARTS
 
 
 class _Flops(_Watch):

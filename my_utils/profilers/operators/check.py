@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._core import TensorDiff
 from ...tensors import compare
-from ...tensors.recordings.parts import stored_parts
+from ...tensors.tensor_kinds import stored_parts
 from .inputs import map_tensors, resolved, tensors_in
 from .policy import OpPlan
 

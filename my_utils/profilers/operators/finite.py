@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...tensors import nan_inf_count
-from ...tensors.recordings.parts import stored_parts
-from ...tensors.tensor_kinds import has_kernels
+from ...tensors.tensor_kinds import has_kernels, stored_parts
 from .inputs import distinct_tensors
 from .policy import OpPlan
 

@@ -10,7 +10,7 @@ from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
 from ..dtypes import STORED, Stored
-from .blobs import blob_name, plain_dtype, shrink_expanded
+from .blobs import blob_name, plain_dtype
 from .pickles import write_pickle
 from .plain import str_text
 
@@ -39,17 +39,8 @@ def write_array(tree: Tree, obj: Any, path: str) -> None:
 def _write_plain_array(tree: Tree, obj: Any, path: str) -> None:
     import numpy
 
-    shape, notes = list(obj.shape), ""
-    limit = tree.config.max_tensor_elements
-    data = obj.view(numpy.ndarray)
-    if limit is not None and data.size > limit:
-        tree.counts["truncated"] += 1
-        data = data.reshape(-1)[:limit]
-        notes = f', "truncated": {limit}'
-    elif not data.flags.c_contiguous and data.size:
-        data = shrink_expanded(data, data.strides)
-        if list(data.shape) != shape:
-            notes = f', "expanded_from": {list(data.shape)}'
+    data, shape = obj.view(numpy.ndarray), list(obj.shape)
+    data, notes = tree.cut_elements(data, data.size, data.flags.c_contiguous, data.strides)
     if not data.flags.c_contiguous:
         data = data.copy(order="C")
     stored = STORED.get(data.dtype.name) if data.dtype.isnative else None
@@ -179,12 +170,13 @@ def writer_of(cls: type) -> Writer | None:
         return None
     if issubclass(cls, numpy.generic):
         return write_scalar
-    if cls is numpy.ndarray or cls is numpy.memmap:
-        return write_array
-    if issubclass(cls, numpy.dtype):
-        return write_dtype
-    return None
+    return write_dtype if issubclass(cls, numpy.dtype) else None
 
+
+LATE_WRITERS: dict[tuple[str, str], Writer] = {
+    ("numpy", "ndarray"): write_array,
+    ("numpy", "memmap"): write_array,
+}
 
 READERS: dict[str, Reader] = {
     "$ndarray": read_array,

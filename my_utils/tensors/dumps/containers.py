@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import json
-import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -176,11 +175,6 @@ def read_namespace(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     return result
 
 
-def writer_of(cls: type) -> Writer | None:
-    argparse = sys.modules.get("argparse")
-    return write_namespace if argparse is not None and cls is argparse.Namespace else None
-
-
 WRITERS: dict[type, Writer] = {
     list: write_list,
     tuple: write_tuple,
@@ -193,6 +187,8 @@ WRITERS: dict[type, Writer] = {
     collections.defaultdict: write_defaultdict,
     types.SimpleNamespace: write_namespace,
 }
+
+LATE_WRITERS: dict[tuple[str, str], Writer] = {("argparse", "Namespace"): write_namespace}
 
 READERS: dict[str, Reader] = {
     "$tuple": lambda decoder, node, body: tuple(decoder.values(body)),

@@ -32,7 +32,7 @@ from ...core.warnings import warn_once
 from ...record.log.logger import GlobalLogger, SingletonMeta
 from .config import DEFAULT_ROOT, DumpConfig, path_text
 from .files import open_dump
-from .form import TENSORS, TREE, DumpError, parse_tree, safe_name
+from .form import TENSORS, TREE, DumpError, class_name, parse_tree, safe_name
 from .loader import Decoder, blob_digests
 from .pickles import refuse_pickle
 from .tree import Tree
@@ -274,8 +274,8 @@ class UniversalLoader:
         my_utils.dump_utils.DumpError: …/elsewhere: is outside of root_dir, …
         """
         dump_dir = path_text("dump_dir", dump_dir)
-        classes = list(types)
-        for kind in classes:
+        classes = {class_name(kind): kind for kind in types}
+        for kind in classes.values():
             if not isinstance(kind, type):
                 raise TypeError(f"types must be classes, not {kind!r}")
         with open_dump(self.root_dir, dump_dir) as folder:
@@ -291,9 +291,8 @@ class UniversalLoader:
                 for name in folder.manifest["files"].keys() - {TREE, TENSORS}:
                     folder.read(name, self.max_bytes, verify=True)
             decoder = Decoder(
-                folder, document, blobs, index, classes=classes, allow_pickle=allow_pickle,
-                verify=verify, max_file_bytes=self.max_bytes,
-            )  # fmt: skip
+                folder, document, blobs, index, classes, allow_pickle, verify, self.max_bytes
+            )
             result = decoder.decode()
         if decoder.notes:
             more = f" (and {len(decoder.notes) - 1} more)" if len(decoder.notes) > 1 else ""

@@ -10,8 +10,9 @@ types are in the file of its writers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from . import (
     arrays,
@@ -24,17 +25,16 @@ from . import (
     torch_values,
     user_classes,
 )
-from .files import DIMS_MAX, DumpFolder
-from .form import TENSORS, TREE, DumpError, StandIn, class_name
+from .files import DIMS_MAX, DumpFolder, Entry
+from .form import TENSORS, TREE, DumpError, StandIn
 
 Reader = Callable[["Decoder", dict[str, Any], Any], Any]
 
 
-class _Later:
+class _Later(NamedTuple):
     """Stands for a tuple that contains itself through something mutable, until it is made."""
 
-    def __init__(self, node: int) -> None:
-        self.node = node
+    node: int
 
 
 def blob_digests(nodes: Iterable[dict[str, Any]], path: str) -> dict[str, str]:
@@ -51,33 +51,22 @@ def blob_digests(nodes: Iterable[dict[str, Any]], path: str) -> dict[str, str]:
     return wanted
 
 
+@dataclass(eq=False, repr=False)
 class Decoder:
     """Makes the object of one tree. Used once; not thread-safe."""
 
-    def __init__(
-        self,
-        folder: DumpFolder,
-        document: dict[str, Any],
-        blobs: dict[str, Any],
-        index: dict[str, Any],
-        *,
-        classes: Sequence[type],
-        allow_pickle: bool,
-        verify: bool,
-        max_file_bytes: int,
-    ) -> None:
-        self.folder = folder
-        self.document = document
-        self.blobs = blobs
-        self.index = index
-        self.allow_pickle = allow_pickle
-        self.verify = verify
-        self.max_file_bytes = max_file_bytes
-        self.notes: list[str] = []
-        self.classes = {class_name(kind): kind for kind in classes}
-        self._built: dict[int, Any] = {}
-        self._open: set[int] = set()
-        self._fixups: list[tuple[Callable[[Any, Any], None], Any, int]] = []
+    folder: DumpFolder
+    document: dict[str, Any]
+    blobs: dict[str, Any]
+    index: dict[str, Entry]
+    classes: dict[str, type]  # by `class_name`
+    allow_pickle: bool
+    verify: bool
+    max_file_bytes: int
+    notes: list[str] = field(default_factory=list)
+    _built: dict[int, Any] = field(default_factory=dict)
+    _open: set[int] = field(default_factory=set)
+    _fixups: list[tuple[Callable[[Any, Any], None], Any, int]] = field(default_factory=list)
 
     def decode(self) -> Any:
         """The object. Raises DumpError for whatever the tree has that no dump has."""

@@ -6,7 +6,6 @@ import datetime
 import decimal
 import fractions
 import pathlib
-import sys
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -130,11 +129,6 @@ def read_path(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
         return pathlib.PureWindowsPath(text)
 
 
-def writer_of(cls: type) -> Writer | None:
-    zoneinfo = sys.modules.get("zoneinfo")
-    return write_zone if zoneinfo is not None and cls is zoneinfo.ZoneInfo else None
-
-
 WRITERS: dict[type, Writer] = {
     slice: _parts_writer("$slice", "start", "stop", "step"),
     range: _parts_writer("$range", "start", "stop", "step"),
@@ -150,6 +144,8 @@ WRITERS: dict[type, Writer] = {
     type(...): _constant_writer("$ellipsis"),
     type(NotImplemented): _constant_writer("$not_implemented"),
 }
+
+LATE_WRITERS: dict[tuple[str, str], Writer] = {("zoneinfo", "ZoneInfo"): write_zone}
 
 READERS: dict[str, Reader] = {
     "$slice": read_slice,

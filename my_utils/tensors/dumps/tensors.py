@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ... import _core
 from ..dtypes import STORED, Stored, dtype_name
-from ..tensor_kinds import as_bytes
-from .blobs import RESERVED, ROOT_CHARS, blob_name, head_of, plain_tensor, shrink_expanded
+from ..tensor_kinds import as_bytes, stored_parts
+from .blobs import RESERVED, ROOT_CHARS, blob_name, head_of, plain_tensor
 from .pickles import write_pickle
 from .plain import CONSTANTS
 
@@ -108,15 +108,8 @@ def _write_strided(
     if not tree.config.save_tensor_cpu and obj.device.type != "cpu":
         notes += f', "device": "{obj.device}"'
     data = as_bytes(obj.detach().resolve_conj().resolve_neg())
-    limit = tree.config.max_tensor_elements
-    if limit is not None and data.numel() > limit:
-        tree.counts["truncated"] += 1
-        data = data.reshape(-1)[:limit]
-        notes += f', "truncated": {limit}'
-    elif not data.is_contiguous():
-        data = shrink_expanded(data, data.stride())
-        if list(data.shape) != shape:
-            notes += f', "expanded_from": {list(data.shape)}'
+    data, cut = tree.cut_elements(data, data.numel(), data.is_contiguous(), data.stride())
+    notes += cut
     dtype = dtype_name(obj.dtype)
     if stored.last or stored.name != dtype:
         notes += f', "stored": "{stored.code}"'
@@ -186,15 +179,9 @@ def _write_sparse(tree: Tree, obj: Any, path: str) -> None:
     import torch
 
     layout = str(obj.layout).removeprefix("torch.sparse_")
-    if obj.layout is torch.sparse_coo:
-        parts = {"indices": obj._indices(), "values": obj._values()}
-    elif obj.layout in (torch.sparse_csr, torch.sparse_bsr):
-        parts = {"compressed": obj.crow_indices(), "plain": obj.col_indices()}
-        parts["values"] = obj.values()
-    else:
-        parts = {"compressed": obj.ccol_indices(), "plain": obj.row_indices()}
-        parts["values"] = obj.values()
-    coalesced = CONSTANTS[obj.layout is torch.sparse_coo and obj.is_coalesced()]
+    names = ("indices", "values") if layout == "coo" else ("compressed", "plain", "values")
+    parts = dict(zip(names, stored_parts(obj), strict=True))
+    coalesced = CONSTANTS[layout == "coo" and obj.is_coalesced()]
     tree.out.append(
         f'{{"$sparse": "{layout}", "shape": {list(obj.shape)}, '
         f'"coalesced": {coalesced}{_notes(obj, torch.nn.Parameter)}, "parts": '

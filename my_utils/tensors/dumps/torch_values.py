@@ -98,19 +98,18 @@ def read_tensordict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 
 def writer_of(cls: type) -> Writer | None:
     torch = sys.modules.get("torch")
-    if torch is None:
-        return None
-    if cls is torch.Size:
-        return write_size
-    if cls in (torch.dtype, torch.device, torch.layout, torch.memory_format):
-        return write_constant
-    if cls.__module__ == "torch.return_types" and issubclass(cls, tuple):
-        return write_return_type
-    tensordict = sys.modules.get("tensordict")
-    if tensordict is not None and cls is tensordict.TensorDict:
-        return write_tensordict
-    return None
+    is_result = cls.__module__ == "torch.return_types" and issubclass(cls, tuple)
+    return write_return_type if torch is not None and is_result else None
 
+
+LATE_WRITERS: dict[tuple[str, str], Writer] = {
+    ("torch", "Size"): write_size,
+    ("torch", "dtype"): write_constant,
+    ("torch", "device"): write_constant,
+    ("torch", "layout"): write_constant,
+    ("torch", "memory_format"): write_constant,
+    ("tensordict", "TensorDict"): write_tensordict,
+}
 
 READERS: dict[str, Reader] = {
     "$torch_size": read_size,

@@ -34,6 +34,7 @@ from __future__ import annotations
 import collections
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from json.encoder import encode_basestring as quote
@@ -49,7 +50,7 @@ from . import (
     torch_values,
     user_classes,
 )
-from .blobs import Blobs
+from .blobs import Blobs, shrink_expanded
 from .config import DumpConfig
 from .form import DumpError, class_name
 from .pickles import write_pickle
@@ -299,6 +300,18 @@ class Tree:
 
     # --- what is next to the tree, and what cannot ---
 
+    def cut_elements(
+        self, data: Any, size: int, in_order: bool, strides: tuple[int, ...]
+    ) -> tuple[Any, str]:
+        """What is stored of the elements of a tensor or array, and the notes that say so."""
+        limit = self.config.max_tensor_elements
+        if limit is not None and size > limit:
+            self.counts["truncated"] += 1
+            return data.reshape(-1)[:limit], f', "truncated": {limit}'
+        small = data if in_order or not size else shrink_expanded(data, strides)
+        is_cut = small.shape != data.shape
+        return small, f', "expanded_from": {list(small.shape)}' if is_cut else ""
+
     def blob_node(self, opening: str) -> None:
         """A node that ends with the digest of the blob that was added last."""
         self.out.append(f'{opening}, "digest": "')
@@ -342,6 +355,9 @@ def _escaped(key: str) -> str:
 
 
 def _writer_of(cls: type) -> Writer:
+    for (module, name), late in _LATE_WRITERS.items():
+        if cls is getattr(sys.modules.get(module), name, None):
+            return late
     for find in _FINDERS:
         write = find(cls)
         if write is not None:
@@ -350,13 +366,19 @@ def _writer_of(cls: type) -> Writer:
 
 
 _WRITERS: dict[type, Writer] = {**plain.WRITERS, **containers.WRITERS, **standard.WRITERS}
-# For subclasses, and for types of modules that may not be imported; asked in this order.
+# For classes of modules that may not be imported.
+_LATE_WRITERS: dict[tuple[str, str], Writer] = {
+    **arrays.LATE_WRITERS,
+    **torch_values.LATE_WRITERS,
+    **standard.LATE_WRITERS,
+    **containers.LATE_WRITERS,
+    **user_classes.LATE_WRITERS,
+}
+# For subclasses; asked in this order.
 _FINDERS = (
     arrays.writer_of,
     tensors.writer_of,
     torch_values.writer_of,
     images.writer_of,
-    standard.writer_of,
-    containers.writer_of,
     user_classes.writer_of,
 )

@@ -103,38 +103,17 @@ def write_dataclass(tree: Tree, obj: Any, path: str) -> None:
     names = [field.name for field in dataclasses.fields(obj)]
     fields = {name: getattr(obj, name) for name in names if hasattr(obj, name)}
     others = {k: v for k, v in getattr(obj, "__dict__", {}).items() if k not in fields}
-    items = items_of(obj) if isinstance(obj, dict) else []
-    kept, place = tree.cut(items, path, "dict")
     members: dict[str, Member] = {
         "$dataclass": str_text(class_name(type(obj))),
         "fields": (tree.fields, fields),
     }
     if others:
         members["attributes"] = tree.mapping, others
-    if isinstance(obj, dict):
-        members["items"] = tree.pairs, kept
-    tree.form(place, members)
-    tree.end_cut(items, kept)
+    _write_content(tree, obj, path, dict if isinstance(obj, dict) else None, members)
 
 
 def read_dataclass(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
-    type_name = decoder.text(decoder.node(body))
-    kind = find_class(decoder, type_name)
-    result, reason = _new_dataclass(kind, node)
-    if reason is not None:
-        result = decoder.made(node, decoder.stand_in(type_name, {}, reason))
-        content = attributes = result.value
-        set_field = content.__setitem__
-    else:
-        content = decoder.made(node, result)
-        attributes = getattr(result, "__dict__", None)
-        set_field = functools.partial(object.__setattr__, result)
-    decoder.put_items(set_field, node["fields"])
-    if "attributes" in node and attributes is not None:
-        decoder.put_mapping(attributes.__setitem__, node["attributes"])
-    if "items" in node:
-        decoder.put_pairs(_item_setter(content), node["items"])
-    return result
+    return _read_content(decoder, node, body, _new_dataclass)
 
 
 def _new_dataclass(kind: type | None, node: dict[str, Any]) -> tuple[Any, str | None]:
@@ -212,17 +191,23 @@ def _base(cls: type) -> type | None:
 def write_subclass(tree: Tree, obj: Any, path: str) -> None:
     if tree.seen(obj, path):
         return
-    base = _base(type(obj))
+    members: dict[str, Member] = {
+        "$subclass": str_text(class_name(type(obj))),
+        "attributes": (tree.mapping, vars(obj)),
+    }
+    _write_content(tree, obj, path, _base(type(obj)), members)
+
+
+def _write_content(
+    tree: Tree, obj: Any, path: str, base: type | None, members: dict[str, Member]
+) -> None:
+    """The members, and the values or items that the base has beside them."""
     content: list[Any] = []
     if base is list:
         content = list(list.__iter__(obj))
     elif base in _OF_ITEMS:
         content = items_of(obj)
     kept, place = tree.cut(content, path, "list" if base is list else "dict")
-    members: dict[str, Member] = {
-        "$subclass": str_text(class_name(type(obj))),
-        "attributes": (tree.mapping, vars(obj)),
-    }
     if base is list:
         members["values"] = tree.values, kept
     elif base in _OF_ITEMS:
@@ -232,20 +217,36 @@ def write_subclass(tree: Tree, obj: Any, path: str) -> None:
 
 
 def read_subclass(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
+    return _read_content(decoder, node, body, _new_subclass)
+
+
+def _read_content(
+    decoder: Decoder,
+    node: dict[str, Any],
+    body: Any,
+    make: Callable[[type | None, dict[str, Any]], tuple[Any, str | None]],
+) -> Any:
+    """An instance with its fields, attributes, and values or items; a stand-in has one dict of them
+    all, or of a subclass its values or items alone."""
     type_name = decoder.text(decoder.node(body))
-    result, reason = _new_subclass(find_class(decoder, type_name), node)
+    result, reason = make(find_class(decoder, type_name), node)
     if reason is None:
         content = decoder.made(node, result)
-        attributes = result.__dict__
+        attributes = getattr(result, "__dict__", None)
+        set_field = functools.partial(object.__setattr__, result)
     else:
-        content = [] if "values" in node else {}
-        attributes = content if "items" not in node and "values" not in node else {}
+        content = [] if make is _new_subclass and "values" in node else {}
+        has_base = make is _new_subclass and ("values" in node or "items" in node)
+        attributes = {} if has_base else content
+        set_field = attributes.__setitem__
         result = decoder.made(node, decoder.stand_in(type_name, content, reason))
-    decoder.put_mapping(attributes.__setitem__, node["attributes"])
+    if make is _new_dataclass:  # which has checked their names
+        decoder.put_items(set_field, node["fields"])
+    if "attributes" in node and attributes is not None:
+        decoder.put_mapping(attributes.__setitem__, node["attributes"])
     if "values" in node:
-        decoder.put(
-            functools.partial(_put_in_list, content), enumerate(decoder.array(node["values"]))
-        )
+        put = functools.partial(_put_in_list, content)
+        decoder.put(put, enumerate(decoder.array(node["values"])))
     elif "items" in node:
         decoder.put_pairs(_item_setter(content), node["items"])
     return result
@@ -296,10 +297,10 @@ def writer_of(cls: type) -> Writer | None:
         return write_named_tuple
     if dataclasses.is_dataclass(cls) and _dataclass_base(cls) is not None:
         return write_dataclass
-    if cls is getattr(sys.modules.get("tokenizers"), "Encoding", None):
-        return write_encoding
     return write_subclass if _base(cls) is not None else None
 
+
+LATE_WRITERS: dict[tuple[str, str], Writer] = {("tokenizers", "Encoding"): write_encoding}
 
 READERS: dict[str, Reader] = {
     "$enum": read_enum,

@@ -12,22 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..dtypes import dtype_name
-from ..tensor_kinds import is_cut
+from ..tensor_kinds import SPARSE_PARTS, is_cut
 from .recording import TraceTensorMeta
-
-SPARSE_PARTS = {
-    torch.sparse_coo: ("_indices", "_values"),
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-}
-
-
-def stored_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The tensors that a sparse one consists of, the last one its values; of other layouts none."""
-    return tuple(getattr(tensor, name)() for name in SPARSE_PARTS.get(tensor.layout, ()))
-
 
 is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
@@ -54,7 +40,7 @@ def _split_value(path: str, tensor: torch.Tensor) -> Iterator[Part]:
     if kind == "DTensor":
         yield from _split_shard(path, tensor)
         return
-    names = SPARSE_PARTS.get(tensor.layout)
+    names = SPARSE_PARTS.get(str(tensor.layout))
     if names is not None:
         yield Part(_form(path, tensor, "its parts follow"), None)
         for name in names:
