@@ -32,13 +32,16 @@ events hold the same dicts, which pickle writes once.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import msgspec
 
 from ... import __version__
 from ...core.lazy_modules import lazy_module
@@ -300,70 +303,24 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
         raise RecordingError(f"{path}: {error}") from None
 
 
-_Record = TypeVar("_Record")
+@functools.cache
+def _fields(kind: Any) -> list[tuple[str, str, Any]]:
+    """The name of each, its annotation above, and the type that this is."""
+    types = get_type_hints(kind)
+    return [(item.name, str(item.type), types[item.name]) for item in dataclasses.fields(kind)]
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _count(value: Any) -> bool:
-    return type(value) is int
-
-
-def _number(value: Any) -> bool:
-    return type(value) is int or (type(value) is float and not math.isnan(value))
-
-
-def _sizes(value: Any) -> bool:
-    return isinstance(value, tuple | list) and all(map(_count, value))
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_text, value))
-
-
-def _text_to_text(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_text, value)) and all(map(_text, value.values()))
-
-
-def _text_keys(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_text, value))
-
-
-def _figures(value: Any) -> bool:
-    return _text_keys(value) and all(type(item) in (int, float) for item in value.values())
-
-
-def _tensor(value: Any) -> bool:
-    import torch
-
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return isinstance(value, torch.Tensor)
+def _is_whole(tensor: Any) -> bool:
+    if tensor is None or tensor.layout != torch.strided:
+        return True
     # A stride of 0 makes any number of elements out of one.
-    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+    return bool(tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes())
 
 
-def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or check(value)
-
-
-# What each field must hold, by its annotation above.
-_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "str": _text,
-    "int": _count,
-    "bool": lambda value: type(value) is bool,
-    "float": _number,
-    "Any": lambda value: True,
-    "str | None": _or_none(_text),
-    "tuple[int, ...]": _sizes,
-    "tuple[int, ...] | None": _or_none(_sizes),
-    "dict[str, float | int] | None": _or_none(_figures),
-    "dict[str, int]": _figures,
-    "dict[str, str]": _text_to_text,
-    "dict[str, Any]": _text_keys,
-    "list[str]": _texts,
-    "torch.Tensor | None": _or_none(_tensor),
+# What a type does not say, by annotation.
+_BOUNDS: dict[str, Callable[[Any], bool]] = {
+    "float": lambda value: not math.isnan(value),
+    "torch.Tensor | None": _is_whole,
 }
 
 
@@ -378,7 +335,7 @@ class _Decoder:
         self._records: dict[tuple[type, int], Any] = {}
 
     def recording(self, payload: dict[str, Any]) -> Recording:
-        recording = self._record(Recording, payload, "the file")
+        recording: Recording = self._record(Recording, payload, "the file")
         for event in recording.events:
             if not -1 <= event.root < len(recording.roots):
                 raise RecordingError(f"event {event.index} belongs to a root that is not there")
@@ -388,34 +345,39 @@ class _Decoder:
             raise RecordingError("the events are not in their order")
         return recording
 
-    def _record(self, kind: type[_Record], data: Any, where: str) -> _Record:
+    def _record(self, kind: Any, data: Any, where: str) -> Any:
         """One record for one dict, however often it is held."""
-        known: _Record | None = self._records.get((kind, id(data)))
+        known = self._records.get((kind, id(data)))
         if known is not None:
             return known
         if not isinstance(data, dict):
             raise RecordingError(f"{where} is not a dict but a {type(data).__name__}")
         values = {}
-        for item in dataclasses.fields(kind):  # type: ignore[arg-type]
-            if item.name not in data and item.name in _LATER:
+        for name, annotation, type_ in _fields(kind):
+            if name not in data and name in _LATER:
                 continue
-            if item.name not in data:
-                raise RecordingError(f"{where} has no {item.name!r}")
-            values[item.name] = self._field(str(item.type), data[item.name], f"{where}.{item.name}")
+            if name not in data:
+                raise RecordingError(f"{where} has no {name!r}")
+            values[name] = self._field(annotation, type_, data[name], f"{where}.{name}")
         made = self._records[kind, id(data)] = kind(**values)
         return made
 
-    def _field(self, annotation: str, value: Any, where: str) -> Any:
+    def _field(self, annotation: str, type_: Any, value: Any, where: str) -> Any:
         held = _HELD.get(annotation)
         if held is not None:
             return self._held(held, annotation, value, where)
-        if not _CHECKS[annotation](value):
+        try:
+            found = msgspec.convert(value, type_)
+            is_sound = annotation not in _BOUNDS or _BOUNDS[annotation](found)
+        except (msgspec.ValidationError, OverflowError):
+            is_sound = False
+        if not is_sound:
             raise RecordingError(f"{where} must be {annotation}, not {value!r:.80}")
-        return tuple(value) if annotation.startswith("tuple") and value is not None else value
+        return value if isinstance(value, dict) else found  # a dict may be in several places
 
     def _held(self, kind: type[Any], annotation: str, value: Any, where: str) -> Any:
         if annotation.startswith("dict"):
-            if not _text_keys(value):
+            if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
                 raise RecordingError(f"{where} must be a dict with names as keys")
             return {
                 key: self._record(kind, item, f"{where}[{key!r}]") for key, item in value.items()
