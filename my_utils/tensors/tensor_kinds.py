@@ -88,6 +88,25 @@ def is_cut(tensor: Tensor) -> bool:
     return bool(end > tensor.untyped_storage().nbytes())
 
 
+def why_unreadable(tensor: Tensor) -> str | None:
+    """None where torch itself may read and copy the elements."""
+    import torch
+
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "inside vmap, grad and other transforms of torch.func there is no memory"
+    if tensor.is_meta:
+        return "a meta tensor has no memory"
+    if tensor.is_nested:
+        return "a nested tensor has no memory of one shape"
+    if tensor.is_quantized:
+        return "a quantized tensor; hash its int_repr()"
+    if tensor.layout is not torch.strided:
+        return f"the layout {tensor.layout} cannot be read"
+    if is_cut(tensor):
+        return "its storage was freed or cut"
+    return None
+
+
 def impl_address(tensor: Tensor) -> int:
     """Where the C++ object of a tensor is, whatever its class or a mode puts instead of that."""
     import torch

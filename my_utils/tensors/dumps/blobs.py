@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ... import _core
 from ..dtypes import SAFETENSORS_CODES, STORED, Stored, dtype_name
-from ..tensor_kinds import as_bytes
+from ..tensor_kinds import as_bytes, why_unreadable
 from .form import digest
 
 if TYPE_CHECKING:
@@ -198,11 +198,7 @@ def plain_tensor(tensor: Tensor) -> Stored | None:
     """How a torch.Tensor is stored if it has its own strided memory; else None."""
     import torch
 
-    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
-        return None
-    if tensor.is_nested or torch._is_zerotensor(tensor):
-        return None
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if why_unreadable(tensor) is not None or torch._is_zerotensor(tensor):
         return None
     if tensor.numel() and not _core.has_memory(as_bytes(tensor)):
         return None

@@ -19,8 +19,8 @@ import torch
 from ... import tensors as _tensors
 from .. import torch_ops as _torch_ops
 from ..dtypes import dtype_name
-from ..tensor_kinds import as_bytes
-from .parts import split_tensor, why_unreadable
+from ..tensor_kinds import as_bytes, why_unreadable
+from .parts import split_tensor
 from .recording import TraceTensorMeta
 from .sample import Sampler
 from .walk import Found
@@ -72,7 +72,7 @@ def describe_tensor(path: str, tensor: torch.Tensor) -> TraceTensorMeta:
 
 
 def _has_kernels(tensor: torch.Tensor) -> bool:
-    """As `tensor_kinds.has_kernels`, in a third of the time."""
+    """As `tensor_kinds.has_kernels`, which imports torch at each call."""
     return tensor.is_cpu or (_HAS_CUDA and tensor.is_cuda)
 
 

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..dtypes import dtype_name
-from ..tensor_kinds import SPARSE_PARTS, is_cut
+from ..tensor_kinds import SPARSE_PARTS, why_unreadable
 from .recording import TraceTensorMeta
-
-is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class Part(NamedTuple):
@@ -54,23 +52,6 @@ def _split_value(path: str, tensor: torch.Tensor) -> Iterator[Part]:
     else:
         reason = why_unreadable(tensor)
         yield Part(_form(path, tensor, reason), tensor if reason is None else None)
-
-
-def why_unreadable(tensor: torch.Tensor) -> str | None:
-    """None where torch itself may read and copy the elements."""
-    if is_transformed(tensor):
-        return "inside vmap, grad and other transforms of torch.func there is no memory"
-    if tensor.is_meta:
-        return "a meta tensor has no memory"
-    if tensor.is_nested:
-        return "a nested tensor has no memory of one shape"
-    if tensor.is_quantized:
-        return "a quantized tensor; hash its int_repr()"
-    if tensor.layout is not torch.strided:
-        return f"the layout {tensor.layout} cannot be read"
-    if is_cut(tensor):
-        return "its storage was freed or cut"
-    return None
 
 
 def _split_shard(path: str, tensor: Any) -> Iterator[Part]:

@@ -16,16 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 
 from ... import tensors as _tensors
 from ..tensor_kinds import is_cut
 from .metadata import HashKind, MetadataCollector, describe_tensor, md5_each, set_md5
-from .parts import is_transformed, split_tensor
+from .parts import split_tensor
 from .plan import Plan, Slot
 from .recording import RootCall, TraceTensorMeta
+
+_Items = list[tuple[TraceTensorMeta, torch.Tensor]]
 
 _PROBE = 64  # elements at either end
 _PROBES_MAX = 1 << 16
@@ -139,7 +140,7 @@ class Weights:
         notes = list(root.notes.values())
         root.notes = {}  # the record outlives the tensors
         changed = self._changed([(note, note.tensor) for note in notes])
-        self._hash_together([note for note in notes if note not in changed])
+        self._hash_together([(note.meta, note.tensor) for note in notes if note not in changed])
 
     def forget(self) -> None:
         self._probes.forget()
@@ -149,13 +150,9 @@ class Weights:
         if self.kind == "tensor":
             metas = self._collector.take(found, "tensor")
         else:
-            metas, readable = [], []
-            for name, tensor in found:
-                for part in split_tensor(name, tensor):
-                    metas.append(part.meta)
-                    if part.tensor is not None:
-                        readable.append(_Taken(part.meta, part.tensor))
-            self._hash_together(readable)
+            parts = [part for name, tensor in found for part in split_tensor(name, tensor)]
+            metas = [meta for meta, _ in parts]
+            self._hash_together([(meta, part) for meta, part in parts if part is not None])
         for meta in metas:
             root.record.weights[meta.path] = meta
 
@@ -203,21 +200,16 @@ class Weights:
             note.meta.note = "changed during the call, before it could be hashed"
         return changed
 
-    def _hash_together(self, items: Sequence[_Note | _Taken]) -> None:
-        on_cuda = any(item.tensor.device.type == "cuda" for item in items)
+    def _hash_together(self, items: _Items) -> None:
+        on_cuda = any(tensor.device.type == "cuda" for _, tensor in items)
         if on_cuda and torch.cuda.is_current_stream_capturing():  # a copy would break the capture
-            for item in items:
-                item.meta.note = "inside the capture of a CUDA graph"
+            for meta, _ in items:
+                meta.note = "inside the capture of a CUDA graph"
             return
         for group in _groups(items, self._max_pending_bytes):
-            views = [item.tensor.detach().cpu() for item in group]
-            for item, digest in zip(group, md5_each(views), strict=True):
-                set_md5(item.meta, digest)
-
-
-class _Taken(NamedTuple):
-    meta: TraceTensorMeta
-    tensor: torch.Tensor
+            views = [tensor.detach().cpu() for _, tensor in group]
+            for (meta, _), digest in zip(group, md5_each(views), strict=True):
+                set_md5(meta, digest)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -226,26 +218,26 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and tensor.device.type in ("cpu", "cuda")
         and not tensor.is_nested
-        and not is_transformed(tensor)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not is_cut(tensor)
     )
 
 
-def _groups(items: Sequence[_Note | _Taken], max_bytes: int) -> Iterator[Sequence[_Note | _Taken]]:
+def _groups(items: _Items, max_bytes: int) -> Iterator[_Items]:
     """All that is on the CPU together, the rest in groups whose copies fit."""
-    here = [item for item in items if item.tensor.device.type == "cpu"]
+    here = [item for item in items if item[1].device.type == "cpu"]
     if here:
         yield here
-    group: list[_Note | _Taken] = []
+    group: _Items = []
     size = 0
-    for item in items:
-        if item.tensor.device.type == "cpu":
+    for meta, tensor in items:
+        if tensor.device.type == "cpu":
             continue
-        wanted = item.tensor.numel() * item.tensor.element_size()
+        wanted = tensor.numel() * tensor.element_size()
         if group and size + wanted > max_bytes:
             yield group
             group, size = [], 0
-        group.append(item)
+        group.append((meta, tensor))
         size += wanted
     if group:
         yield group
