@@ -9,7 +9,7 @@ import sys
 from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING, Any
 
-from ..dtypes import STORED, Stored
+from ..dtypes import STORED
 from .blobs import blob_name, plain_dtype
 from .pickles import write_pickle
 from .plain import str_text
@@ -64,14 +64,10 @@ def read_array(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     import numpy
 
     dtype, shape = _dtype(decoder, node["dtype"]), decoder.shape(node["shape"])
-    stored: Stored | None = None
-    if type(node["dtype"]) is str:
-        stored = STORED.get(node["dtype"])
+    stored = STORED.get(node["dtype"]) if type(node["dtype"]) is str else None
+    code, last = ("U8", dtype.itemsize) if stored is None else (stored.code, stored.last)
     small = decoder.stored_shape(node, shape)
-    extra = () if stored is not None and not stored.last else (dtype.itemsize,)
-    if stored is not None and stored.last:
-        extra = (stored.last,)
-    data = decoder.blob(body, "U8" if stored is None else stored.code, small + extra)
+    data = decoder.blob(body, code, (*small, last) if last else small)
     result = data.view(dtype).reshape(small) if data.size else numpy.empty(small, dtype)
     return numpy.broadcast_to(result, shape) if "expanded_from" in node else result
 

@@ -113,18 +113,15 @@ class Decoder:
                 self._fixups.append((result.__setitem__, len(result), value.node))
             result.append(value)
 
-    def put_items(self, store: Callable[[Any, Any], None], node: Any) -> None:
-        """`store` of each name and value of a JSON object."""
+    def put_mapping(self, store: Callable[[Any, Any], None], node: Any) -> None:
+        """`store` of each key and value that `Tree.mapping` wrote: pairs where JSON cannot have the
+        keys."""
         if type(node) is not dict:
             raise self.wrong("does not have names and values")
-        self.put(store, node.items())
-
-    def put_mapping(self, store: Callable[[Any, Any], None], node: Any) -> None:
-        """The same of what `Tree.mapping` wrote: pairs where JSON cannot have the keys."""
-        if type(node) is dict and next(iter(node), "") == "$dict":
+        if next(iter(node), "") == "$dict":
             self.put_pairs(store, node["$dict"])
         else:
-            self.put_items(store, node)
+            self.put(store, node.items())
 
     def put(self, store: Callable[[Any, Any], None], items: Iterable[tuple[Any, Any]]) -> None:
         """`store` of each key and the value of the node next to it."""

@@ -27,7 +27,7 @@ _PATHS = {
 }  # fmt: skip
 
 
-# --- types that are made of their parts, of a text, or of nothing ---
+# --- types that are made of their parts, or of a text ---
 
 
 def _parts_writer(tag: str, *names: str) -> Writer:
@@ -52,14 +52,6 @@ def _text_writer(tag: str) -> Writer:
 
 def _text_reader(make: Callable[[str], Any]) -> Reader:
     return lambda decoder, node, body: make(decoder.text(body))
-
-
-def _constant_writer(tag: str) -> Writer:
-    return lambda tree, obj, path: tree.out.append(f'{{"{tag}": true}}')
-
-
-def _constant_reader(value: Any) -> Reader:
-    return lambda decoder, node, body: value
 
 
 # --- the others ---
@@ -141,8 +133,8 @@ WRITERS: dict[type, Writer] = {
     decimal.Decimal: _text_writer("$decimal"),
     fractions.Fraction: _parts_writer("$fraction", "numerator", "denominator"),
     uuid.UUID: _text_writer("$uuid"),
-    type(...): _constant_writer("$ellipsis"),
-    type(NotImplemented): _constant_writer("$not_implemented"),
+    type(...): lambda tree, obj, path: tree.out.append('{"$ellipsis": true}'),
+    type(NotImplemented): lambda tree, obj, path: tree.out.append('{"$not_implemented": true}'),
 }
 
 LATE_WRITERS: dict[tuple[str, str], Writer] = {("zoneinfo", "ZoneInfo"): write_zone}
@@ -160,6 +152,6 @@ READERS: dict[str, Reader] = {
     "$decimal": _text_reader(decimal.Decimal),
     "$fraction": _parts_reader(fractions.Fraction, 2),
     "$uuid": _text_reader(uuid.UUID),
-    "$ellipsis": _constant_reader(...),
-    "$not_implemented": _constant_reader(NotImplemented),
+    "$ellipsis": lambda decoder, node, body: ...,
+    "$not_implemented": lambda decoder, node, body: NotImplemented,
 }

@@ -186,7 +186,7 @@ def _write_sparse(tree: Tree, obj: Any, path: str) -> None:
         f'{{"$sparse": "{layout}", "shape": {list(obj.shape)}, '
         f'"coalesced": {coalesced}{_notes(obj, torch.nn.Parameter)}, "parts": '
     )
-    tree.fields({k: v.detach() for k, v in parts.items()}, path + "/parts")
+    tree.mapping({k: v.detach() for k, v in parts.items()}, path + "/parts")
     tree.out.append("}")
 
 
@@ -195,7 +195,7 @@ def read_sparse(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
 
     shape = decoder.shape(node["shape"])
     parts: dict[str, Any] = {}
-    decoder.put_items(parts.__setitem__, node["parts"])
+    decoder.put_mapping(parts.__setitem__, node["parts"])
     if body == "coo":
         result = torch.sparse_coo_tensor(
             parts["indices"], parts["values"], shape, check_invariants=True

@@ -83,7 +83,7 @@ def _dimension_names(obj: Any) -> list[str | None] | None:
 
 def read_tensordict(decoder: Decoder, node: dict[str, Any], body: Any) -> Any:
     items: dict[str, Any] = {}
-    decoder.put_items(items.__setitem__, node["items"])
+    decoder.put_mapping(items.__setitem__, node["items"])
     try:
         import tensordict
     except ImportError:

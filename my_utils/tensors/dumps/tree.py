@@ -223,20 +223,6 @@ class Tree:
                 first = False
         append("[]" if first else self._newline + "]")
 
-    def fields(self, fields: dict[str, Any], path: str) -> None:
-        """A JSON object with names that are known to be plain."""
-        append, node = self.out.append, self.node
-        if not fields:
-            append("{}")
-            return
-        with self.inside(path, patchable=True) as newline:
-            begin = "{" + newline
-            for name, value in fields.items():
-                append(f"{begin}{quote(name)}: ")
-                node(value, f"{path}/{_escaped(name)}")
-                begin = "," + newline
-        append(self._newline + "}")
-
     def mapping(self, obj: dict[Any, Any], path: str) -> None:
         if not obj:
             self.out.append("{}")
@@ -269,7 +255,7 @@ class Tree:
         for name, member in members.items():
             self.out.append(f'{begin}"{name}": ')
             begin = ", "
-            if type(member) is str:
+            if isinstance(member, str):
                 self.out.append(member)
             else:
                 write, value = member

@@ -105,7 +105,7 @@ def write_dataclass(tree: Tree, obj: Any, path: str) -> None:
     others = {k: v for k, v in getattr(obj, "__dict__", {}).items() if k not in fields}
     members: dict[str, Member] = {
         "$dataclass": str_text(class_name(type(obj))),
-        "fields": (tree.fields, fields),
+        "fields": (tree.mapping, fields),
     }
     if others:
         members["attributes"] = tree.mapping, others
@@ -233,7 +233,7 @@ def _read_content(
     if reason is None:
         content = decoder.made(node, result)
         attributes = getattr(result, "__dict__", None)
-        set_field = functools.partial(object.__setattr__, result)
+        set_field: Callable[[Any, Any], None] = functools.partial(object.__setattr__, result)
     else:
         content = [] if make is _new_subclass and "values" in node else {}
         has_base = make is _new_subclass and ("values" in node or "items" in node)
@@ -241,7 +241,7 @@ def _read_content(
         set_field = attributes.__setitem__
         result = decoder.made(node, decoder.stand_in(type_name, content, reason))
     if make is _new_dataclass:  # which has checked their names
-        decoder.put_items(set_field, node["fields"])
+        decoder.put_mapping(set_field, node["fields"])
     if "attributes" in node and attributes is not None:
         decoder.put_mapping(attributes.__setitem__, node["attributes"])
     if "values" in node:

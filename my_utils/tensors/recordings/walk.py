@@ -29,10 +29,7 @@ def find(value: Any) -> tuple[Found, dict[str, Any]]:
     """
     tensors: Found = []
     values: dict[str, Any] = {}
-    if type(value) is torch.Tensor:
-        tensors.append(("", value))
-    else:
-        _walk(value, "", tensors, values, 0)
+    _walk(value, "", tensors, values, 0)
     return tensors, values
 
 
@@ -41,10 +38,7 @@ def find_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Found
     tensors: Found = []
     values: dict[str, Any] = {}
     for place, value in enumerate(args):
-        if type(value) is torch.Tensor:
-            tensors.append((str(place), value))
-        else:
-            _walk(value, str(place), tensors, values, 0)
+        _walk(value, str(place), tensors, values, 0)
     for name, value in kwargs.items():
         _walk(value, name, tensors, values, 0)
     return tensors, values
