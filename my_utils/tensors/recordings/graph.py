@@ -125,10 +125,8 @@ class _GraphHooks:
             self.hash_arguments("written", args, kwargs)
 
     def hash_arguments(self, side: str, args: Any, kwargs: Any) -> None:
-        for place, value in enumerate(args):
-            self.hash(value, side, str(place), 0)
-        for name, value in kwargs.items():
-            self.hash(value, side, name, 0)
+        self.hash(args, side, "", -1)
+        self.hash(kwargs, side, "", -1)
 
     def hash(self, value: Any, side: str, path: str, depth: int) -> None:
         """Plain enough for torch to trace."""
