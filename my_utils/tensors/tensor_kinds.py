@@ -7,6 +7,7 @@ memory there never run through Python.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from .. import _core
@@ -122,11 +123,16 @@ def resolve_lazy(tensor: Tensor) -> Tensor:
 
 
 def has_kernels(tensor: Tensor) -> bool:
-    """Whether the tensor is where kernels of ours run: the CPU, or a GPU of NVIDIA. torch calls
-    AMD's devices "cuda", too."""
+    """Whether the tensor is where kernels of ours run: the CPU, or a GPU of NVIDIA."""
+    return tensor.is_cpu or (tensor.is_cuda and not _is_amd())
+
+
+@functools.cache
+def _is_amd() -> bool:
+    """Whether "cuda" means AMD's devices to this torch."""
     import torch
 
-    return tensor.is_cpu or (tensor.is_cuda and torch.version.hip is None)
+    return torch.version.hip is not None
 
 
 def _complaint(tensor: Tensor) -> str | None:

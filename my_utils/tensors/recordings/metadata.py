@@ -19,7 +19,7 @@ import torch
 from ... import tensors as _tensors
 from .. import torch_ops as _torch_ops
 from ..dtypes import dtype_name
-from ..tensor_kinds import as_bytes, why_unreadable
+from ..tensor_kinds import as_bytes, has_kernels, why_unreadable
 from .parts import split_tensor
 from .recording import TraceTensorMeta
 from .sample import Sampler
@@ -51,7 +51,6 @@ _WHOLE = frozenset(
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
-_HAS_CUDA = torch.version.hip is None  # torch calls AMD's devices "cuda", too
 # The innermost of vmap, grad and other transforms that runs, or None.
 _transforms = torch._C._functorch.peek_interpreter_stack
 _ALIGN = 64  # bytes, in the arena
@@ -71,11 +70,6 @@ def describe_tensor(path: str, tensor: torch.Tensor) -> TraceTensorMeta:
     )
 
 
-def _has_kernels(tensor: torch.Tensor) -> bool:
-    """As `tensor_kinds.has_kernels`, which imports torch at each call."""
-    return tensor.is_cpu or (_HAS_CUDA and tensor.is_cuda)
-
-
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is memory where kernels of ours run.
 
@@ -85,7 +79,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         type(tensor) in _PLAIN_TYPES
         and tensor.layout is _STRIDED
         and not tensor.is_nested
-        and _has_kernels(tensor)
+        and has_kernels(tensor)
     )
 
 
@@ -299,7 +293,7 @@ class MetadataCollector:
                 metas.append(meta)
                 if readable is None:
                     continue
-                if readable.is_cpu or not _has_kernels(readable):
+                if readable.is_cpu or not has_kernels(readable):
                     wanted.append(meta)
                     sources.append(readable if readable.is_cpu else readable.cpu())
                 else:
