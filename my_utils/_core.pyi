@@ -50,6 +50,9 @@ def open_output(
 def close_output() -> None: ...
 def drain(wait_s: float = 1.0) -> None: ...
 def set_time_offset_ns(offset_ns: int, /) -> None: ...
+
+METADATA_KEYS: frozenset[str]  # those of a row that have a meaning to the readers
+
 def log_event(
     name: str,
     event_type: str,

@@ -5,6 +5,7 @@
 
 #include "base/event.h"
 #include "core/args.h"
+#include "csv/metadata.h"
 #include "stages/recorder_state.h"
 
 #include <math.h>
@@ -240,6 +241,22 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+/* The keys of metadata that have a meaning to the readers. */
+static PyObject *metadata_keys(void) {
+    PyObject *keys = PyFrozenSet_New(NULL);
+    for (int i = 0; keys != NULL && i < MU_METADATA_KEY_COUNT; i++) {
+        PyObject *key = PyUnicode_FromString(mu_metadata_keys[i].name);
+        if (key == NULL || PySet_Add(keys, key) < 0) {
+            Py_CLEAR(keys);
+        }
+        Py_XDECREF(key);
+    }
+    return keys;
+}
+
 int mu_py_events_exec(PyObject *module) {
-    return PyModule_AddFunctions(module, methods);
+    PyObject *keys = metadata_keys();
+    int code = PyModule_AddObjectRef(module, "METADATA_KEYS", keys);
+    Py_XDECREF(keys);
+    return code < 0 ? -1 : PyModule_AddFunctions(module, methods);
 }

@@ -63,41 +63,36 @@ int mu_metadata_has_key(struct mu_span pairs, struct mu_span wanted) {
     return 0;
 }
 
-static void take_decimal(struct mu_metadata *metadata, struct mu_span value, int scale,
-                         int64_t *field, unsigned flag) {
-    if (mu_digits_parse(value.text, value.length, scale, field)) {
-        metadata->has |= flag;
+/* The last byte but one tells keys of one length apart, without a call. */
+static const struct mu_metadata_key *find_key(struct mu_span name) {
+    for (int i = 0; i < MU_METADATA_KEY_COUNT; i++) {
+        const struct mu_metadata_key *key = &mu_metadata_keys[i];
+        size_t length = key->length;
+        if (length == name.length && key->name[length - 2] == name.text[length - 2] &&
+            memcmp(key->name, name.text, length) == 0) {
+            return key;
+        }
     }
+    return NULL;
 }
 
-/* 0 when the key is not one of ours. */
-static int take_pair(struct mu_metadata *metadata, struct mu_span key, struct mu_span value) {
-    if (mu_span_equals(key, "node_id")) {
-        metadata->node = mu_digits_small(value.text, value.length);
-    } else if (mu_span_equals(key, "parent_id")) {
-        metadata->parent = mu_digits_small(value.text, value.length);
-    } else if (mu_span_equals(key, "tid")) {
-        metadata->tid = mu_digits_small(value.text, value.length);
-    } else if (mu_span_equals(key, "tag")) {
-        metadata->tag = value;
-    } else if (mu_span_equals(key, "repeated")) {
-        metadata->has |= MU_HAS_REPEATED;
-    } else if (mu_span_equals(key, "closed")) {
-        metadata->closed = value;
-    } else if (mu_span_equals(key, "cuda_ms")) {
-        take_decimal(metadata, value, 6, &metadata->cuda_ns, MU_HAS_CUDA_MS);
-        metadata->has |= metadata->has & MU_HAS_CUDA_MS ? 0 : MU_HAS_BAD_CUDA_MS;
-    } else if (mu_span_equals(key, "cuda_ts")) {
-        take_decimal(metadata, value, 9, &metadata->cuda_begin_ns, MU_HAS_CUDA_TS);
-    } else if (mu_span_equals(key, "cuda_err_ms")) {
-        take_decimal(metadata, value, 6, &metadata->cuda_error_ns, MU_HAS_CUDA_ERR);
-    } else if (mu_span_equals(key, "stream")) {
-        metadata->stream = mu_digits_small(value.text, value.length);
-    } else if (mu_span_equals(key, "id")) {
-        metadata->id = mu_digits_small(value.text, value.length);
-    } else {
+/* 0 when the pair starts the user's part. */
+static int take_pair(struct mu_metadata *metadata, struct mu_span name, struct mu_span value) {
+    const struct mu_metadata_key *key = find_key(name);
+    if (key == NULL || key->form == MU_METADATA_SHOWN) {
         return 0;
     }
+    void *field = (char *)metadata + key->offset;
+    int is_good = 1;
+    if (key->form == MU_METADATA_WHOLE) {
+        *(int64_t *)field = mu_digits_small(value.text, value.length);
+    } else if (key->form == MU_METADATA_TEXT) {
+        *(struct mu_span *)field = value;
+    } else if (key->form != MU_METADATA_FLAG) {
+        int scale = key->form == MU_METADATA_MS ? 6 : 9;
+        is_good = mu_digits_parse(value.text, value.length, scale, field);
+    }
+    metadata->has |= is_good ? key->flag : key->bad_flag;
     return 1;
 }
 

@@ -1,8 +1,6 @@
-/* The metadata column: `key=value` pairs joined by commas. The project's own pairs come first.
- *
- * Own keys, in this order: node_id, parent_id, tid, tag, repeated, closed, cuda_ms, cuda_ts,
- * cuda_err_ms, stream, id. The first other key starts the user's part. All pointers are borrowed
- * from the text.
+/* The metadata column: `key=value` pairs joined by commas. The project's own pairs come first, in
+ * the order of mu_metadata_keys. The first other key starts the user's part. All pointers are
+ * borrowed from the text.
  */
 #ifndef MU_METADATA_H
 #define MU_METADATA_H
@@ -29,6 +27,48 @@ struct mu_metadata {
     int64_t cuda_ns, cuda_begin_ns, cuda_error_ns;
     struct mu_span tag, closed, user; /* length 0 when absent */
 };
+
+enum mu_metadata_form {
+    MU_METADATA_WHOLE,   /* int64_t; -1 for what is not a whole number */
+    MU_METADATA_MS,      /* int64_t, in ns */
+    MU_METADATA_SECONDS, /* int64_t, in ns */
+    MU_METADATA_TEXT,    /* struct mu_span */
+    MU_METADATA_FLAG,    /* no field: whatever the value is */
+    MU_METADATA_SHOWN,   /* no field: it starts the user's part */
+};
+
+/* An own key. What it says goes into the field at `offset`; `flag` or `bad_flag` into `has`. */
+struct mu_metadata_key {
+    const char *name;
+    size_t length; /* of the name */
+    enum mu_metadata_form form;
+    size_t offset; /* in struct mu_metadata */
+    unsigned flag;
+    unsigned bad_flag; /* for a value that cannot be parsed */
+};
+
+#define MU_METADATA_NAME(text) .name = (text), .length = sizeof(text) - 1
+#define MU_METADATA_FIELD(field) .offset = offsetof(struct mu_metadata, field)
+
+static const struct mu_metadata_key mu_metadata_keys[] = {
+    {MU_METADATA_NAME("node_id"), MU_METADATA_WHOLE, MU_METADATA_FIELD(node)},
+    {MU_METADATA_NAME("parent_id"), MU_METADATA_WHOLE, MU_METADATA_FIELD(parent)},
+    {MU_METADATA_NAME("tid"), MU_METADATA_WHOLE, MU_METADATA_FIELD(tid)},
+    {MU_METADATA_NAME("tag"), MU_METADATA_TEXT, MU_METADATA_FIELD(tag)},
+    {MU_METADATA_NAME("repeated"), MU_METADATA_FLAG, .flag = MU_HAS_REPEATED},
+    {MU_METADATA_NAME("closed"), MU_METADATA_TEXT, MU_METADATA_FIELD(closed)},
+    {MU_METADATA_NAME("cuda_ms"), MU_METADATA_MS, MU_METADATA_FIELD(cuda_ns), MU_HAS_CUDA_MS,
+     MU_HAS_BAD_CUDA_MS},
+    {MU_METADATA_NAME("cuda_ts"), MU_METADATA_SECONDS, MU_METADATA_FIELD(cuda_begin_ns),
+     MU_HAS_CUDA_TS},
+    {MU_METADATA_NAME("cuda_err_ms"), MU_METADATA_MS, MU_METADATA_FIELD(cuda_error_ns),
+     MU_HAS_CUDA_ERR},
+    {MU_METADATA_NAME("stream"), MU_METADATA_WHOLE, MU_METADATA_FIELD(stream)},
+    {MU_METADATA_NAME("id"), MU_METADATA_WHOLE, MU_METADATA_FIELD(id)},
+    {MU_METADATA_NAME("doubtful"), MU_METADATA_SHOWN},
+};
+
+enum { MU_METADATA_KEY_COUNT = sizeof(mu_metadata_keys) / sizeof(mu_metadata_keys[0]) };
 
 enum mu_value_kind { MU_VALUE_STRING, MU_VALUE_INT, MU_VALUE_FLOAT, MU_VALUE_BOOL };
 

@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 DIGITS_MAX = 18  # more may not fit into 64 bits
 _SPECIAL = re.compile(r'[,="%\r\n]')
+_ENCODED = str.maketrans({character: f"%{ord(character):02X}" for character in ',="%\r\n'})
 
 
 def metadata_pairs(text: str) -> dict[str, str]:
@@ -25,7 +26,7 @@ def encoded_word(text: str) -> str:
     >>> encoded_word("a=b, 50%")
     'a%3Db%2C 50%25'
     """
-    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return text.translate(_ENCODED) if _SPECIAL.search(text) else text
 
 
 def whole_number(text: str | None) -> int | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numbers
 import operator
-import re
 from collections.abc import Mapping
 
 from ... import _core
 from ...core.arguments import check_integer, kind
 from ...core.printable import escaped
+from ...core.run_files.row_metadata import encoded_word
 from ...core.warnings import warn_once
 
 # Timestamps and the offset that is added to them stay within 64 bits together.
@@ -17,16 +17,7 @@ TIME_NS_MAX = 2**62
 _STEP_MAX = 2**63 - 1
 _ID_MAX = 10**18 - 1
 
-_ENCODED = str.maketrans({c: f"%{ord(c):02X}" for c in ',="%\r\n'})
-_TO_ENCODE = re.compile(r'[,="%\r\n]')
 _ENCODED_LINE_ENDS = str.maketrans({"\r": "%0D", "\n": "%0A"})
-# Keys with a special meaning in a row.
-_RESERVED_KEYS = frozenset(
-    (
-        *("node_id", "parent_id", "tid", "tag", "repeated", "closed", "doubtful"),
-        *("cuda_ms", "cuda_ts", "cuda_err_ms", "stream", "id"),
-    )
-)
 
 
 def log_event(
@@ -85,13 +76,13 @@ def _key(key: object) -> str:
         raise TypeError(f"keys of metadata must be str, not {kind(key)}")
     if not key:
         raise ValueError("keys of metadata must not be empty")
-    return _encode(key)
+    return encoded_word(key if key.isascii() else escaped(key))
 
 
 def own_key(key: object) -> str:
     """A reserved key with its first letter encoded: readers show it, without its meaning."""
     text = _key(key)
-    return f"%{ord(text[0]):02X}{text[1:]}" if text in _RESERVED_KEYS else text
+    return f"%{ord(text[0]):02X}{text[1:]}" if text in _core.METADATA_KEYS else text
 
 
 def _value_text(value: object) -> str:
@@ -102,13 +93,8 @@ def _value_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         return float.__repr__(value)
-    return _encode(str(value))
-
-
-def _encode(text: str) -> str:
-    if not text.isascii():
-        text = escaped(text)
-    return text.translate(_ENCODED) if _TO_ENCODE.search(text) else text
+    text = str(value)
+    return encoded_word(text if text.isascii() else escaped(text))
 
 
 def counter_text(value: object) -> str:
