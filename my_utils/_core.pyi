@@ -350,6 +350,9 @@ class NoOpTimer:
 # path for messages, file descriptor or -1, bytes that count or -1, data without a file, header?
 _TracePart = tuple[_AnyPath, int, int, bytes | None, bool]
 
+# type, Unix time in ns, name and metadata as in a row
+_ForeignRow = tuple[str, int, bytes, bytes]
+
 @final
 class TraceJob:
     """One trace that is being written. Safe to use from several threads."""
@@ -359,6 +362,7 @@ class TraceJob:
     ) -> Self: ...
     @property
     def bytes_read(self) -> int: ...
+    @overload
     def convert(
         self,
         parts: list[_TracePart],
@@ -369,7 +373,16 @@ class TraceJob:
         with_args: bool = True,
         steps: tuple[int, int] | None = None,
         name_filter: Callable[[str], bool] | None = None,
-        foreign: bool = False,
+    ) -> dict[str, Any]: ...
+    @overload
+    def convert(
+        self,
+        parts: Iterable[Sequence[_ForeignRow]],
+        rank: int,
+        *,
+        slot: int = 0,
+        many: bool = False,
+        foreign: _AnyPath,  # the name of the trace
     ) -> dict[str, Any]: ...
     def set_base(self, first_ns: int, /) -> int: ...
     def finish(self) -> int: ...

@@ -210,16 +210,16 @@ def csv_to_trace(
 
     Thread-safe; it releases the GIL while it works. Several files use several cores.
 
-    >>> import os, tempfile
-    >>> row = '1750000000.5,,node-0,3,forward,{},{},"node_id=1,parent_id=0"' + chr(10)
-    >>> header = 'timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,'
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     csv = os.path.join(folder, "profile_rank_0.csv")
-    ...     with open(csv, "w") as out:
-    ...         _ = out.write(header + "metadata" + chr(10) + row.format("START", ""))
-    ...         _ = out.write(row.format("END", "0.0"))
-    ...     csv_to_trace(csv, os.path.join(folder, "trace.json")).slices
+    >>> import tempfile
+    >>> from my_utils import GlobalLogger, MyTimer
+    >>> logs = tempfile.TemporaryDirectory()
+    >>> GlobalLogger().setup(logs.name, rank=0, console=False)
+    >>> with MyTimer().time_stage("forward"):
+    ...     pass
+    >>> GlobalLogger().close()
+    >>> csv_to_trace(logs.name, f"{logs.name}/trace.json").slices
     1
+    >>> logs.cleanup()
     """
     paths = [csv_path] if isinstance(csv_path, (str, os.PathLike)) else list(csv_path)
     options = Options(format, layout, ranks, steps, stages, merge, recover, sort, rank)
@@ -453,29 +453,9 @@ def _merge(
                 offset = offset_ns
         return offset
 
-    read_fd, write_fd = os.pipe()
-    failures: list[str] = []
-
-    def write() -> None:
-        try:
-            with open(write_fd, "wb", buffering=PIPE_CHUNK) as out:
-                trace.write_rows(shift, out)
-        except BrokenPipeError:
-            pass
-        except (OSError, ValueError) as error:
-            failures.append(f"{trace.path}: {error}")
-
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
-    try:
-        part = (str(trace.path), read_fd, -1, None, True)
-        result = job.convert([part], rank, slot=TORCH_SLOT + number, many=True, foreign=True)
-    finally:
-        os.close(read_fd)
-        writer.join()
-    for index, note in enumerate(result["notes"]):  # its lines are those of rows that we made
-        result["notes"][index] = (*note[:4], 0, note[5])
-    summary.errors.extend([*trace.all_messages(), *failures])
+    slot = TORCH_SLOT + number
+    result = job.convert(trace.rows(shift), rank, slot=slot, many=True, foreign=trace.path)
+    summary.errors.extend(trace.all_messages())
     summary._add(result)
 
 

@@ -1,9 +1,9 @@
-"""Converts a trace of another tool to rows of a profile CSV.
+"""Converts a trace of another tool to rows for `_core.TraceJob.convert`.
 
 Internal. docs/traces/traces.md has the rules: which clock such a trace has, what is drawn where.
 `ForeignTrace.read` takes the events of the file into sorted runs, because they may be in any
-order; `write_rows` gives each slice as a START and an END in the order of time, on a track on which
-it nests. In memory are the slices that are open, and where each flow comes from. Times are
+order; `rows` gives each slice as a START and an END in the order of time, on a track on which it
+nests. In memory are the slices that are open, and where each flow comes from. Times are
 nanoseconds.
 """
 
@@ -14,7 +14,7 @@ import heapq
 import json
 import math
 from decimal import Decimal, InvalidOperation
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.ranges import RANK_MAX
 from ..core.run_files.row_metadata import encoded_word
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from .. import _core
 
-HEADER = (
-    b"timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
-)
+
 DAY_NS = 86_400 * 10**9
 YEAR_2000_NS = 946_684_800 * 10**9
 YEAR_2100_NS = 4_102_444_800 * 10**9
@@ -41,7 +40,7 @@ PROCESSES_MAX = (1 << 13) - 1
 TRACKS_BELOW = 10_000_000  # our own tids begin here, above those of Linux
 NESTING_TRACKS = 32  # of a thread; one further slice at a time is on each of the others
 METADATA_MAX = 32 << 10
-ROWS_A_WRITE = 1000
+ROWS_AT_ONCE = 1000
 DRAWN = frozenset("XBEiIRsftCbneSTpF")
 KIND_OF_FLOW = {"s": "FLOW_START", "t": "FLOW_STEP", "f": "FLOW_END"}
 
@@ -50,7 +49,7 @@ _JSON = json.JSONEncoder(default=float, ensure_ascii=False)
 
 
 class ForeignTrace:
-    """One file. Call `read`, then `write_rows`, then `close`.
+    """One file. Call `read`, then go through `rows`, then `close`.
 
     rank: what the file states, or None. first_ns: the time of the first event, on the clock of the
     trace. is_on_run_clock: whether that is Unix time. messages: what was not drawn, or means less
@@ -111,7 +110,7 @@ class ForeignTrace:
         self._edges.close()
 
     def all_messages(self) -> list[str]:
-        """`messages`, and what was left out; complete once the rows are written."""
+        """`messages`, and what was left out; complete after the last of the rows."""
         left = [
             f"{self.path}: {count} events left out: {reason}; the first: {first}"
             for reason, (count, first) in self._left_out.items()
@@ -288,10 +287,12 @@ class ForeignTrace:
 
     # --- writing ---
 
-    def write_rows(self, shift: Callable[[int], int], out: IO[bytes]) -> None:
-        """The whole trace as a profile CSV. `shift` maps a Unix time to what is added to it."""
-        out.write(HEADER)
-        _Rows(self, shift, out).write()
+    def rows(self, shift: Callable[[int], int]) -> Iterator[list[_core._ForeignRow]]:
+        """The whole trace, in parts. `shift` maps a Unix time to what is added to it."""
+        try:
+            yield from _Rows(self, shift).parts()
+        except (OSError, ValueError) as error:
+            self.messages.append(f"{self.path}: {error}")
 
 
 class _Track:
@@ -329,14 +330,13 @@ class _Thread:
 
 
 class _Rows:
-    """Writes the rows of a trace that was read."""
+    """Makes the rows of a trace that was read."""
 
-    def __init__(self, trace: ForeignTrace, shift: Callable[[int], int], out: IO[bytes]) -> None:
+    def __init__(self, trace: ForeignTrace, shift: Callable[[int], int]) -> None:
         self._trace = trace
         self._base_ns = trace._base_ns
         self._shift = shift
-        self._out = out
-        self._batch: list[str] = []
+        self._part: list[_core._ForeignRow] = []
         self._places = list(trace._places)
         self._threads: dict[int, _Thread] = {}
         self._processes: dict[int | str, int] = {}
@@ -346,32 +346,32 @@ class _Rows:
         self._flow = trace._number << 32
         self._async = 0
 
-    def write(self) -> None:
+    def parts(self) -> Iterator[list[_core._ForeignRow]]:
+        for _ in self._add_all():
+            if len(self._part) >= ROWS_AT_ONCE:
+                yield self._part
+                self._part = []
+        yield self._part
+
+    def _add_all(self) -> Iterator[None]:
+        """Stops after each event."""
         trace = self._trace
         for begin, minus_end, _, place, name, pairs, end_pairs in trace._near(trace._slices):
             self._slice(place, begin, -minus_end, (name, pairs, end_pairs))
+            yield
         for thread in self._threads.values():
             for track in (*thread.tracks, *(track for _, _, track in thread.others)):
                 self._end_until(track, LATEST_NS)
+                yield
         for begin, end, _, *rest in trace._matched(trace._async_edges):
             self._async_slice(begin, end, *rest)
-        self._write_points()
-        self._flush()
+            yield
+        yield from self._points()
 
     def _row(self, at_ns: int, name: str, kind: str, node: int, tid: int, pairs: str) -> None:
-        seconds, decimals = divmod(abs(at_ns), 10**9)
-        sign = "-" if at_ns < 0 else ""
-        quoted = name.replace('"', '""') or "[No name]"
-        self._batch.append(
-            f'{sign}{seconds}.{decimals:09d},,,0,"{quoted}",{kind},,"node_id={node},tid={tid}'
-            f'{"," if pairs else ""}{pairs}"\n'
-        )
-        if len(self._batch) >= ROWS_A_WRITE:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._out.write("".join(self._batch).encode("utf-8", "replace"))
-        self._batch.clear()
+        metadata = f"node_id={node},tid={tid}{',' if pairs else ''}{pairs}"
+        at_ns = min(at_ns, NEVER - 1)
+        self._part.append((kind, at_ns, _bytes(name or "[No name]"), _bytes(metadata)))
 
     def _time(self, at_ns: int) -> int:
         at_ns += self._base_ns
@@ -435,10 +435,11 @@ class _Rows:
 
     # --- instants, counters, flows ---
 
-    def _write_points(self) -> None:
+    def _points(self) -> Iterator[None]:
         sources: dict[str, tuple[int, str, _Thread]] = {}
         unused: dict[str, int] = {}
         for at, _, _, place, name, kind, text in self._trace._near(self._trace._points):
+            yield
             thread, at_ns = self._threads.get(place) or self._new_thread(place), self._time(at)
             if not kind.startswith("FLOW"):
                 self._row(at_ns, name, kind, thread.node, thread.tid, text)
@@ -561,6 +562,10 @@ def _flow_number(value: Any) -> Any:
         except ValueError:
             return value
     return value
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
 def _text(value: Any) -> str:

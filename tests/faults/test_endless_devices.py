@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.trace.foreign import HEADER
-
 from ..conftest import RunPython
+from ..support.run_csv import HEADER as HEADER_TEXT
 
 pytestmark = pytest.mark.no_torch
+
+HEADER = HEADER_TEXT.encode()
 
 LIMITED = """
 import resource, sys

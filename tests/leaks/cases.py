@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from my_utils import _core
 
@@ -215,6 +216,11 @@ TRACE_ROWS = HEADER.encode() + (
 def traces_in_every_format(folder: Path) -> Iterator[Callable[[], object]]:
     part = ("rows", -1, -1, TRACE_ROWS, True)
     foreign = ("foreign", -1, -1, b"no,header\n", True)
+    rows = (
+        ("START", 1_750_000_000 * 10**9, b"a", b"node_id=1,tid=7,cat="),
+        ("INSTANT", -(1 << 63), b"b", b""),
+    )
+    wrong: list[Any] = [3, (3,), ((1, 2),), (("NONE", 1, b"", b""),)]
 
     def action() -> None:
         for name in ("json", "seed", "perfetto"):
@@ -222,6 +228,10 @@ def traces_in_every_format(folder: Path) -> Iterator[Callable[[], object]]:
             job.set_base(_core.trace_first_ns(part))
             job.convert([part, foreign], 3, steps=(0, 5), name_filter=lambda text: text != "x")
             assert job.bytes_read > 0
+            assert job.convert([rows, ()], 3, foreign="trace")["open"] == 1
+            for one in wrong:
+                with contextlib.suppress(TypeError, ValueError):
+                    job.convert([one], 3, foreign="trace")
             job.finish()
         stopped = _core.TraceJob(-1, "json")
         stopped.cancel()

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from my_utils.trace import foreign
-
 START_NS = 1_750_000_000_000_000_000
-HEADER = foreign.HEADER.decode()
+HEADER = "timestamp_unix,readable_time,machine_id,step,event_name,event_type,duration_ms,metadata\n"
 
 Stage = tuple[str, float, float]  # name, begin and end in ms since the step's begin
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.trace.foreign import HEADER
-
 from ..conftest import ROOT, RunPython
+from ..support.run_csv import HEADER as HEADER_TEXT
 
 pytestmark = pytest.mark.c_code
+
+HEADER = HEADER_TEXT.encode()
 
 
 def row(at: float, kind: str, node: int, name: str = "forward", step: int = 0) -> bytes:

@@ -20,6 +20,7 @@ struct trace_job {
 struct conversion {
     struct trace_job *job; /* borrowed */
     PyObject *filter;      /* the user's, borrowed */
+    const char *foreign;   /* the name of another tool's trace, borrowed; NULL for profile CSVs */
     struct mu_py_wait wait;
 };
 
@@ -153,7 +154,7 @@ static int convert_part(struct mu_converter *converter, struct conversion *conve
     return code;
 }
 
-/* names: a list that takes the names of the parts, which live as long as it. */
+/* parts: a tuple. names: a list that takes the names of the parts, which live as long as it. */
 static int convert_parts(struct mu_converter *converter, struct conversion *conversion,
                          PyObject *parts, PyObject *names, PyObject *errors) {
     struct mu_error err;
@@ -176,6 +177,77 @@ static int convert_parts(struct mu_converter *converter, struct conversion *conv
             return -1;
         }
     }
+    return 0;
+}
+
+/* Borrows the texts from the tuple. */
+static int parse_row(PyObject *tuple, struct mu_foreign_row *row) {
+    const char *type;
+    Py_ssize_t type_length, name_length, metadata_length;
+    long long at_ns;
+    if (!PyTuple_Check(tuple)) {
+        PyErr_Format(PyExc_TypeError, "a row must be a tuple, not %.200R", tuple);
+        return -1;
+    }
+    if (!PyArg_ParseTuple(tuple, "s#Ly#y#:row", &type, &type_length, &at_ns, &row->name.text,
+                          &name_length, &row->metadata.text, &metadata_length)) {
+        return -1;
+    }
+    row->type = mu_event_from_name(type, (size_t)type_length);
+    row->at_ns = at_ns;
+    row->name.length = (size_t)name_length;
+    row->metadata.length = (size_t)metadata_length;
+    if (row->type == 0) {
+        PyErr_Format(PyExc_ValueError, "unknown type of a row: %s", type);
+        return -1;
+    }
+    return 0;
+}
+
+/* batch: a tuple of rows. */
+static int convert_batch(struct mu_converter *converter, struct conversion *conversion,
+                         PyObject *batch) {
+    size_t count = (size_t)PyTuple_GET_SIZE(batch), parsed = 0;
+    struct mu_foreign_row *rows = PyMem_Calloc(count, sizeof(*rows));
+    struct mu_error err;
+    if (rows == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    while (parsed < count &&
+           parse_row(PyTuple_GET_ITEM(batch, (Py_ssize_t)parsed), &rows[parsed]) == 0) {
+        parsed++;
+    }
+    if (parsed == count) {
+        conversion->wait.saved = PyEval_SaveThread();
+        int code = mu_converter_foreign(converter, conversion->foreign, rows, count, &err);
+        PyEval_RestoreThread(conversion->wait.saved);
+        if (code != MU_OK) {
+            mu_py_raise(&err);
+        }
+    }
+    PyMem_Free(rows);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* batches: an iterator. */
+static int convert_batches(struct mu_converter *converter, struct conversion *conversion,
+                           PyObject *batches) {
+    PyObject *item, *batch;
+    while ((item = PyIter_Next(batches)) != NULL) {
+        batch = PySequence_Tuple(item);
+        Py_DECREF(item);
+        int code = batch == NULL ? -1 : convert_batch(converter, conversion, batch);
+        Py_XDECREF(batch);
+        if (code < 0) {
+            return -1;
+        }
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int finish(struct mu_converter *converter, struct conversion *conversion) {
+    struct mu_error err;
     conversion->wait.saved = PyEval_SaveThread();
     int code = mu_converter_finish(converter, &err);
     PyEval_RestoreThread(conversion->wait.saved);
@@ -186,34 +258,31 @@ static int convert_parts(struct mu_converter *converter, struct conversion *conv
     return 0;
 }
 
-static PyObject *convert(struct trace_job *self, PyObject *parts,
-                         struct mu_convert_options *options, PyObject *filter) {
-    struct conversion conversion = {.job = self, .filter = filter};
+/* source: a tuple of parts, or an iterator of batches. */
+static PyObject *convert(struct conversion *conversion, PyObject *source,
+                         struct mu_convert_options *options) {
     struct mu_converter *converter = PyMem_Calloc(1, sizeof(*converter));
     PyObject *errors = PyList_New(0), *names = PyList_New(0), *summary = NULL;
-    PyObject *held = PyList_AsTuple(parts); /* the filter may change the list meanwhile */
     struct mu_error err;
-    if (converter == NULL || errors == NULL || names == NULL || held == NULL) {
-        PyMem_Free(converter);
-        Py_XDECREF(errors);
-        Py_XDECREF(names);
-        Py_XDECREF(held);
-        return PyErr_NoMemory();
-    }
-    if (filter != Py_None) {
-        options->filter = ask_filter;
-        options->filter_context = &conversion;
-    }
-    if (mu_converter_init(converter, &self->job, options, &err) != MU_OK) {
+    int code = -1;
+    if (converter == NULL || errors == NULL || names == NULL) {
+        PyErr_NoMemory();
+    } else if (mu_converter_init(converter, &conversion->job->job, options, &err) != MU_OK) {
         mu_py_raise(&err);
-    } else if (convert_parts(converter, &conversion, held, names, errors) == 0) {
+    } else if (conversion->foreign != NULL) {
+        code = convert_batches(converter, conversion, source);
+    } else {
+        code = convert_parts(converter, conversion, source, names, errors);
+    }
+    if (code == 0 && finish(converter, conversion) == 0) {
         summary = summary_of(converter, Py_NewRef(errors));
     }
-    mu_converter_reset(converter);
+    if (converter != NULL) {
+        mu_converter_reset(converter);
+    }
     PyMem_Free(converter);
-    Py_DECREF(errors);
-    Py_DECREF(names);
-    Py_DECREF(held);
+    Py_XDECREF(errors);
+    Py_XDECREF(names);
     return summary;
 }
 
@@ -248,25 +317,39 @@ static PyObject *job_convert(PyObject *object, PyObject *const *args, Py_ssize_t
     static const struct mu_py_signature signature = {"convert", names, 2, 2};
     struct trace_job *self = (struct trace_job *)object;
     struct mu_convert_options options = {.with_args = 1};
-    PyObject *given[ALL];
+    PyObject *given[ALL], *name = NULL, *source, *summary = NULL;
     int64_t slot = 0;
     if (mu_py_bind(&signature, args, count, keywords, given) < 0 || check_open(self) < 0 ||
         mu_py_int64(given[RANK], "rank", &options.rank) < 0 ||
         (given[SLOT] && mu_py_int64_in(given[SLOT], "slot", 0, 1 << 20, &slot) < 0) ||
         (given[MANY] && mu_py_bool(given[MANY], "many", &options.is_one_of_many) < 0) ||
-        (given[FOREIGN] && mu_py_bool(given[FOREIGN], "foreign", &options.is_foreign) < 0) ||
         (given[WITH_ARGS] && mu_py_bool(given[WITH_ARGS], "with_args", &options.with_args) < 0) ||
         parse_steps(given[STEPS], &options) < 0) {
         return NULL;
     }
-    if (!PyList_Check(given[PARTS])) {
+    options.is_foreign = given[FOREIGN] != NULL;
+    if (!options.is_foreign && !PyList_Check(given[PARTS])) {
         return PyErr_Format(PyExc_TypeError, "parts must be a list, not %.200R", given[PARTS]);
     }
+    if (options.is_foreign && mu_py_path(given[FOREIGN], "foreign", &name) < 0) {
+        return NULL;
+    }
     options.slot = (int)slot;
+    struct conversion conversion = {.job = self, .filter = given[FILTER]};
+    if (name != NULL) {
+        conversion.foreign = PyBytes_AS_STRING(name);
+    }
+    if (given[FILTER] != NULL && given[FILTER] != Py_None) {
+        options.filter = ask_filter;
+        options.filter_context = &conversion;
+    }
     self->busy++;
-    PyObject *filter = given[FILTER] == NULL ? Py_None : given[FILTER];
-    PyObject *summary = convert(self, given[PARTS], &options, filter);
+    source = name != NULL ? PyObject_GetIter(given[PARTS])
+                          : PyList_AsTuple(given[PARTS]); /* the filter may change the list */
+    summary = source == NULL ? NULL : convert(&conversion, source, &options);
     self->busy--;
+    Py_XDECREF(source);
+    Py_XDECREF(name);
     return summary;
 }
 
@@ -317,7 +400,8 @@ MU_LOCKED(job_finish)
 
 static PyMethodDef job_methods[] = {
     {"convert", (PyCFunction)(void (*)(void))job_convert_locked, METH_FASTCALL | METH_KEYWORDS,
-     "Converts the parts of one rank's file set; returns counts, notes and errors."},
+     "Converts the parts of one rank's file set, or tuples of the rows of the trace `foreign`; "
+     "returns counts, notes and errors."},
     {"set_base", job_set_base_locked, METH_O,
      "Fixes the base time by the time of the first event, Unix nanoseconds; returns the base."},
     {"finish", job_finish_locked, METH_NOARGS,

@@ -59,10 +59,13 @@ static inline int64_t mu_csv_small_field(struct mu_span text) {
 #endif
 
 /* From 1824 to 2116: the difference of two such times, in ns, fits into 64 bits. */
-static inline int mu_csv_usable_seconds(struct mu_span text, int64_t *at_ns) {
+static inline int mu_csv_usable_time(int64_t at_ns) {
     const int64_t farthest = INT64_MAX / 2;
-    return mu_digits_parse_seconds(text.text, text.length, at_ns) && *at_ns >= -farthest &&
-           *at_ns <= farthest;
+    return at_ns >= -farthest && at_ns <= farthest;
+}
+
+static inline int mu_csv_usable_seconds(struct mu_span text, int64_t *at_ns) {
+    return mu_digits_parse_seconds(text.text, text.length, at_ns) && mu_csv_usable_time(*at_ns);
 }
 
 /* 0 when the text is not a time. */

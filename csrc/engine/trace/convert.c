@@ -67,6 +67,17 @@ static void note_text(struct mu_converter *converter, enum mu_note_kind kind, ui
                  length, text.text);
 }
 
+/* Returns 0 when memory is out. */
+static int take_texts(struct mu_converter *converter, struct mu_event_row *row,
+                      struct mu_span name) {
+    mu_metadata_parse(row->metadata_text, &row->metadata);
+    row->name = mu_trace_names_get(&converter->names, name.text, name.length);
+    if (row->name == NULL) {
+        mu_error_no_memory(&converter->error, "names of stages");
+    }
+    return row->name != NULL;
+}
+
 /* Returns 0 when the row cannot be used, and notes that. */
 static int parse_row(struct mu_converter *converter, const struct mu_csv_row *csv,
                      struct mu_event_row *row) {
@@ -100,15 +111,12 @@ static int parse_row(struct mu_converter *converter, const struct mu_csv_row *cs
     }
     row->machine = mu_csv_field(csv, MU_CSV_MACHINE_ID);
     row->duration = mu_csv_field(csv, MU_CSV_DURATION);
-    mu_metadata_parse(row->metadata_text, &row->metadata);
+    if (!take_texts(converter, row, name)) {
+        return 0;
+    }
     if (__builtin_sub_overflow(row->metadata.cuda_begin_ns, converter->clock_steps.moved_ns,
                                &row->metadata.cuda_begin_ns)) {
         row->metadata.has &= ~(unsigned)MU_HAS_CUDA_TS;
-    }
-    row->name = mu_trace_names_get(&converter->names, name.text, name.length);
-    if (row->name == NULL) {
-        mu_error_no_memory(&converter->error, "names of stages");
-        return 0;
     }
     return 1;
 }
@@ -304,39 +312,46 @@ static void dispatch(struct mu_converter *converter, struct mu_event_row *row) {
     }
 }
 
+static void draw_row(struct mu_converter *converter, struct mu_event_row *row) {
+    if (!converter->has_base) {
+        converter->writer.base_ns = mu_trace_job_base(converter->job, row->at_ns);
+        converter->has_base = 1;
+    }
+    if (mu_csv_only_opens(row->type, row->metadata_text)) {
+        mu_trace_names_release(row->name);
+        return;
+    }
+    size_t bad = converter->writer.bad_bytes;
+    size_t bad_in_name = row->name->bad_bytes;
+    converter->counts.rows++;
+    dispatch(converter, row);
+    if (bad_in_name > 0 || converter->writer.bad_bytes > bad) {
+        mu_notes_add(&converter->notes, MU_NOTE_INVALID_UTF8, converter->file, row->line,
+                     "invalid UTF-8; the bytes are written as \\xNN");
+    }
+}
+
 static void take_row(struct mu_converter *converter, const struct mu_csv_row *csv) {
     struct mu_event_row row;
     if (csv->skipped_nul) {
         mu_notes_add(&converter->notes, MU_NOTE_NUL_BYTES, converter->file, csv->line,
                      "NUL bytes stand before the row; left out");
     }
-    if (!parse_row(converter, csv, &row)) {
-        return;
+    if (parse_row(converter, csv, &row)) {
+        draw_row(converter, &row);
     }
-    if (!converter->has_base) {
-        converter->writer.base_ns = mu_trace_job_base(converter->job, row.at_ns);
-        converter->has_base = 1;
-    }
-    if (mu_csv_only_opens(row.type, row.metadata_text)) {
-        mu_trace_names_release(row.name);
-        return;
-    }
-    size_t bad = converter->writer.bad_bytes;
-    size_t bad_in_name = row.name->bad_bytes;
-    converter->counts.rows++;
-    dispatch(converter, &row);
-    if (bad_in_name > 0 || converter->writer.bad_bytes > bad) {
-        mu_notes_add(&converter->notes, MU_NOTE_INVALID_UTF8, converter->file, csv->line,
-                     "invalid UTF-8; the bytes are written as \\xNN");
-    }
+}
+
+static void note_too_long(struct mu_converter *converter, uint64_t line) {
+    mu_notes_add(&converter->notes, MU_NOTE_ROW_TOO_LONG, converter->file, line,
+                 "the row is longer than %d bytes; skipped", MU_CSV_ROW_MAX);
 }
 
 static void note_skipped(struct mu_converter *converter, const struct mu_csv_reader *reader,
                          const struct mu_csv_row *row) {
     switch (row->problem) {
     case MU_CSV_TOO_LONG:
-        mu_notes_add(&converter->notes, MU_NOTE_ROW_TOO_LONG, converter->file, row->line,
-                     "the row is longer than %d bytes; skipped", MU_CSV_ROW_MAX);
+        note_too_long(converter, row->line);
         break;
     case MU_CSV_CUT:
         mu_notes_add(&converter->notes, MU_NOTE_ROW_CUT, converter->file, row->line,
@@ -352,6 +367,18 @@ static void note_skipped(struct mu_converter *converter, const struct mu_csv_rea
     }
 }
 
+/* Whether to go on. */
+MU_MUST_CHECK static int check_state(const struct mu_converter *converter, struct mu_error *err) {
+    if (converter->error.code != MU_OK || converter->writer.sink.error.code != MU_OK) {
+        *err = converter->error.code != MU_OK ? converter->error : converter->writer.sink.error;
+        return err->code;
+    }
+    if (atomic_load_explicit(&converter->job->cancelled, memory_order_relaxed)) {
+        return mu_error_set(err, MU_ERR_STATE, "the conversion was cancelled");
+    }
+    return MU_OK;
+}
+
 MU_MUST_CHECK static int read_rows(struct mu_converter *converter, struct mu_csv_reader *reader,
                                    struct mu_error *err) {
     struct mu_csv_row row;
@@ -364,12 +391,9 @@ MU_MUST_CHECK static int read_rows(struct mu_converter *converter, struct mu_csv
         } else {
             return status == MU_CSV_END ? MU_OK : err->code;
         }
-        if (converter->error.code != MU_OK || converter->writer.sink.error.code != MU_OK) {
-            *err = converter->error.code != MU_OK ? converter->error : converter->writer.sink.error;
-            return err->code;
-        }
-        if (atomic_load_explicit(&converter->job->cancelled, memory_order_relaxed)) {
-            return mu_error_set(err, MU_ERR_STATE, "the conversion was cancelled");
+        int code = check_state(converter, err);
+        if (code != MU_OK) {
+            return code;
         }
     }
 }
@@ -385,6 +409,30 @@ int mu_converter_part(struct mu_converter *converter, const struct mu_csv_input 
         code = read_rows(converter, &reader, err);
     }
     mu_csv_reader_reset(&reader);
+    return code;
+}
+
+static void take_foreign(struct mu_converter *converter, const struct mu_foreign_row *foreign) {
+    struct mu_event_row row = {
+        .type = foreign->type, .at_ns = foreign->at_ns, .metadata_text = foreign->metadata};
+    if (foreign->name.length + foreign->metadata.length > MU_CSV_ROW_MAX) {
+        note_too_long(converter, 0);
+    } else if (!mu_csv_usable_time(row.at_ns)) {
+        mu_notes_add(&converter->notes, MU_NOTE_BAD_TIMESTAMP, converter->file, 0,
+                     "%lld ns is no time of a row; row skipped", (long long)row.at_ns);
+    } else if (take_texts(converter, &row, foreign->name)) {
+        draw_row(converter, &row);
+    }
+}
+
+int mu_converter_foreign(struct mu_converter *converter, const char *name,
+                         const struct mu_foreign_row *rows, size_t count, struct mu_error *err) {
+    converter->file = name;
+    int code = MU_OK;
+    for (size_t i = 0; code == MU_OK && i < count; i++) {
+        take_foreign(converter, &rows[i]);
+        code = check_state(converter, err);
+    }
     return code;
 }
 

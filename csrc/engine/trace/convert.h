@@ -20,6 +20,18 @@ void mu_converter_reset(struct mu_converter *converter);
 MU_MUST_CHECK int mu_converter_part(struct mu_converter *converter,
                                     const struct mu_csv_input *input, struct mu_error *err);
 
+/* A row of another tool's trace: of no step and no machine. */
+struct mu_foreign_row {
+    int type; /* enum mu_event_type */
+    int64_t at_ns;
+    struct mu_span name, metadata; /* as in a profile row, without the quotes of CSV; borrowed */
+};
+
+/* `name`: of the trace, for notes; borrowed until mu_converter_finish. May be called repeatedly. */
+MU_MUST_CHECK int mu_converter_foreign(struct mu_converter *converter, const char *name,
+                                       const struct mu_foreign_row *rows, size_t count,
+                                       struct mu_error *err);
+
 /* Writes the stages that are still open, and passes everything to the job. */
 MU_MUST_CHECK int mu_converter_finish(struct mu_converter *converter, struct mu_error *err);
 
