@@ -211,14 +211,18 @@ class FileSet(Record):
         self.parts: list[Part] = []
         self.slot = 0
 
+    def starts(self) -> list[str]:
+        """How the names of other files of the process begin, one for each folder: "logs/rank_0"."""
+        found: dict[str, None] = {}
+        for path in (part.path for part in self.parts if part.path is not None):
+            if match := CSV_NAME.match(path.name):
+                worker = f".w{match[2]}" if match[2] else ""
+                found[os.path.join(path.parent, f"rank_{match[1]}{worker}")] = None
+        return list(found)
+
     def heartbeat(self) -> Path | None:
         """Where the heartbeat file of the process is; None where no part has the name of one."""
-        for part in self.parts:
-            match = CSV_NAME.match(part.path.name) if part.path is not None else None
-            if part.path is not None and match is not None:
-                worker = f".w{match[2]}" if match[2] else ""
-                return part.path.parent / f"rank_{match[1]}{worker}.heartbeat.json"
-        return None
+        return next((Path(f"{start}.heartbeat.json") for start in self.starts()), None)
 
 
 class Inputs:

@@ -7,8 +7,7 @@ files.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _core
-from ...trace.inputs import CSV_NAME, FileSet
+from ...trace.inputs import FileSet
 from .rank_files import SEPARATOR, all_same
 from .tracks import LEAST_STEPS, RUN_TAG
 
@@ -63,7 +62,7 @@ def read_windows(file_set: FileSet, width: int) -> RankWindows | None:
     """
     finer = [one for one in reversed(WIDTHS) if one < width]
     files = []
-    for start in _starts(file_set):
+    for start in file_set.starts():
         files += [(f"{start}.{width}{age}.windows", 0) for age in (".old", "")]
         files += [(f"{start}.{one}.windows", TAIL_BYTES) for one in finer]
     found = _core.read_windows(files)
@@ -85,16 +84,6 @@ def read_windows(file_set: FileSet, width: int) -> RankWindows | None:
         file_set.rank, windows, cells, _full_names(found["paths"], parents), parents,
         tags == {RUN_TAG}, errors,
     )  # fmt: skip
-
-
-def _starts(file_set: FileSet) -> Iterable[str]:
-    """Of the names of its files, one for each folder: "logs/rank_0"."""
-    found: dict[str, None] = {}
-    for path in (part.path for part in file_set.parts if part.path is not None):
-        if match := CSV_NAME.match(path.name):
-            worker = f".w{match[2]}" if match[2] else ""
-            found[os.path.join(path.parent, f"rank_{match[1]}{worker}")] = None
-    return found
 
 
 def _of_training(windows: Rows, tracks: Sequence[tuple[int, int, str]]) -> npt.NDArray[np.bool_]:
