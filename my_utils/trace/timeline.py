@@ -18,7 +18,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -139,19 +139,23 @@ def _read_spans(path: Path, steps: range | None) -> Iterator[tuple[int, Span]]:
     """Also of each span the attempt that recorded it."""
     rank = _in_name(path)[0]
     bad, first, attempt = 0, "", -1
-    with open(path, "rb", buffering=0, opener=open_filled_or_pipe) as file:
-        for row in _core.StageRows((str(path), file.fileno(), -1, None, True)):
-            problem = _check_row(row)
-            if problem:
-                first = first or f"{path}:{problem}"
-                bad += 1
-            elif row[0] == "PROCESS":
-                attempt = row[1]
-            elif row[0] == "END" and row[7] is not None and (steps is None or row[6] in steps):
-                span = _span(rank, row)
-                yield (attempt if attempt >= 0 else span.node >> NODE_SHIFT), span
+    for row in _rows(path, open_filled_or_pipe):
+        problem = _check_row(row)
+        if problem:
+            first = first or f"{path}:{problem}"
+            bad += 1
+        elif row[0] == "PROCESS":
+            attempt = row[1]
+        elif row[0] == "END" and row[7] is not None and (steps is None or row[6] in steps):
+            span = _span(rank, row)
+            yield (attempt if attempt >= 0 else span.node >> NODE_SHIFT), span
     if bad:
         warnings.warn(f"{bad} rows left out, the first: {first}", RuntimeWarning, stacklevel=3)
+
+
+def _rows(path: Path, opener: Callable[[str, int], int] = open_filled) -> Iterator[_core._AnyRow]:
+    with open(path, "rb", buffering=0, opener=opener) as file:
+        yield from _core.StageRows((str(path), file.fileno(), -1, None, True))
 
 
 def _check_row(row: _core._AnyRow) -> str:
@@ -183,10 +187,9 @@ def _last_step(paths: Sequence[Path], progress: Progress) -> int | None:
     """The step of the outermost stage of these files that ended last."""
     last: tuple[int, int] | None = None
     for path in paths:
-        with open(path, "rb", buffering=0, opener=open_filled) as file:
-            for row in _core.StageRows((str(path), file.fileno(), -1, None, True)):
-                if row[0] == "END" and row[2] <= 0 and row[7] is not None and not row[5]:
-                    last = max(last, (row[9], row[6])) if last else (row[9], row[6])
+        for row in _rows(path):
+            if row[0] == "END" and row[2] <= 0 and row[7] is not None and not row[5]:
+                last = max(last, (row[9], row[6])) if last else (row[9], row[6])
         progress.advance()
     return last[1] if last else None
 
@@ -277,8 +280,7 @@ def _readable(paths: Sequence[Path]) -> list[Path]:
     first: ValueError | None = None
     for path in paths:
         try:
-            with open(path, "rb", buffering=0, opener=open_filled) as file:
-                _core.StageRows((str(path), file.fileno(), -1, None, True))
+            next(_rows(path), None)
         except OSError as error:
             first = first or ValueError(f"{path}: {describe(error)}")
         except ValueError as error:
