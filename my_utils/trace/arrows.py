@@ -16,7 +16,7 @@ from ..core.printable import printable
 from ..core.ranges import parse_members
 from ..core.run_files.row_metadata import metadata_pairs, whole_number
 from ..core.trusted_open import open_filled
-from .inputs import FileSet, Part, Record
+from .inputs import FileSet, Part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Arrow = tuple[int, str]  # a rank, and its row
 Place = tuple[int, int, int]  # of a row: attempt, Unix time in ns, thread
 
 
-class _Times(Record):
+class _Times:
     """Of one step of one rank. at_ns: when each bucket was ready, Unix time. begin_ns: when the
     last backward began. tid: of the training thread."""
 

@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, Literal, TypedDict
+from typing import IO, Any, Final, Literal, NamedTuple, TypedDict
 
 from .. import _core
 from ..core.bounded_read import describe
@@ -133,39 +133,23 @@ class Summary(Record):
         return [printable(message) for message in (*self.errors, *map(str, merged.values()))]
 
 
-class Options(Record):
+class Options(NamedTuple):
     """How to convert. See csv_to_trace. `on_progress` is called with the bytes read, and those in
     all."""
 
-    def __init__(
-        self,
-        format: Format | None = None,
-        layout: Layout = "ranks",
-        ranks: set[int] | None = None,
-        steps: tuple[int, int] | None = None,
-        stages: str | None = None,
-        merge: Sequence[StrPath] = (),
-        recover: bool = False,
-        sort: bool = False,
-        rank: int | None = None,
-        with_args: bool = True,
-        strict: bool = False,
-        jobs: int = 0,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        self.format = format
-        self.layout = layout
-        self.ranks = ranks
-        self.steps = steps
-        self.stages = stages
-        self.merge = merge
-        self.recover = recover
-        self.sort = sort
-        self.rank = rank
-        self.with_args = with_args
-        self.strict = strict
-        self.jobs = jobs
-        self.on_progress = on_progress
+    format: Format | None = None
+    layout: Layout = "ranks"
+    ranks: set[int] | None = None
+    steps: tuple[int, int] | None = None
+    stages: str | None = None
+    merge: Sequence[StrPath] = ()
+    recover: bool = False
+    sort: bool = False
+    rank: int | None = None
+    with_args: bool = True
+    strict: bool = False
+    jobs: int = 0
+    on_progress: Callable[[int, int], None] | None = None
 
 
 def csv_to_trace(
@@ -606,8 +590,8 @@ def _main(argv: Sequence[str] | None) -> int:
     try:
         logs = found_logs("trace", args.logs, args.quiet)
         with Progress("trace", None, "bytes", quiet=args.quiet, no_color=args.no_color) as bar:
-            options.on_progress = bar.show if bar.is_shown else None
-            summary = convert(logs, args.output, options)
+            shown = options._replace(on_progress=bar.show if bar.is_shown else None)
+            summary = convert(logs, args.output, shown)
     except (ConversionError, InputError) as error:
         return fail("trace", error)
     except BrokenPipeError:

@@ -50,21 +50,8 @@ class Settings(NamedTuple):
 
     def output(self) -> dict[str, Any]:
         """What `_core.open_output` takes."""
-        return {
-            "kind": "file",
-            "log_dir": self.log_dir,
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "host": self.host,
-            "machine": self.machine,
-            "label": self.label,
-            "io": self.io,
-            "journal_dir": self.journal_dir,
-            "max_csv_bytes": self.max_csv_bytes,
-            "keep_csv_bytes": self.keep_csv_bytes,
-            "windows_bytes": self.windows_bytes,
-            "attempt": self.attempt,
-        }
+        of_text = ("level", "console", "data_parallel")
+        return {"kind": "file"} | {k: v for k, v in self._asdict().items() if k not in of_text}
 
 
 def check_settings(
