@@ -2,10 +2,8 @@
 
 /* Out of bounds it stays as it is. */
 static void move_to(struct mu_clock_steps *steps, int64_t from_ns, int64_t by_ns) {
-    const int64_t farthest = INT64_MAX / 2;
     int64_t moved_ns;
-    if (!__builtin_add_overflow(from_ns, by_ns, &moved_ns) && moved_ns >= -farthest &&
-        moved_ns <= farthest) {
+    if (!__builtin_add_overflow(from_ns, by_ns, &moved_ns) && mu_csv_usable_time(moved_ns)) {
         steps->moved_ns = moved_ns;
     }
 }

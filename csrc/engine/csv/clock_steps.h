@@ -9,13 +9,13 @@
 #ifndef MU_CLOCK_STEPS_H
 #define MU_CLOCK_STEPS_H
 
-#include "csv/metadata.h"
+#include "csv/csv_fields.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct mu_clock_steps {
-    int64_t moved_ns;  /* by how much times are ahead of the axis; within INT64_MAX / 2 */
+    int64_t moved_ns;  /* by how much times are ahead of the axis; within MU_CSV_FARTHEST_NS */
     int64_t before_ns; /* of it, what was there when the process began */
     int64_t rank, attempt, offset_ns; /* of the process */
     bool has_process;
@@ -24,11 +24,10 @@ struct mu_clock_steps {
 /* Takes a row of the tool itself, before its own time is corrected. `pairs`: its metadata. */
 void mu_clock_steps_take(struct mu_clock_steps *steps, struct mu_span name, struct mu_span pairs);
 
-/* 0 for a time that is none any more. `at_ns`: within INT64_MAX / 2, as times of rows are. */
+/* 0 for a time that is none any more. `at_ns`: within MU_CSV_FARTHEST_NS. */
 static inline int mu_clock_steps_undo(const struct mu_clock_steps *steps, int64_t *at_ns) {
-    const int64_t farthest = INT64_MAX / 2;
     *at_ns -= steps->moved_ns;
-    return *at_ns >= -farthest && *at_ns <= farthest;
+    return mu_csv_usable_time(*at_ns);
 }
 
 #endif

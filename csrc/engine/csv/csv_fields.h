@@ -58,10 +58,11 @@ static inline int64_t mu_csv_small_field(struct mu_span text) {
 
 #endif
 
-/* From 1824 to 2116: the difference of two such times, in ns, fits into 64 bits. */
+/* Of times of rows, from 1824 to 2116: the difference of two, in ns, fits into 64 bits. */
+#define MU_CSV_FARTHEST_NS (INT64_MAX / 2)
+
 static inline int mu_csv_usable_time(int64_t at_ns) {
-    const int64_t farthest = INT64_MAX / 2;
-    return at_ns >= -farthest && at_ns <= farthest;
+    return at_ns >= -MU_CSV_FARTHEST_NS && at_ns <= MU_CSV_FARTHEST_NS;
 }
 
 static inline int mu_csv_usable_seconds(struct mu_span text, int64_t *at_ns) {

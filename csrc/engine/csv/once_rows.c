@@ -5,8 +5,6 @@
 #include "base/event.h"
 #include "base/hash_table.h"
 
-static const char repeated[] = ",repeated=1";
-
 bool mu_once_row_is_kept(struct mu_span name) {
     return mu_span_equals(name, "my_utils.run") || mu_span_equals(name, "my_utils.sync") ||
            mu_span_equals(name, "my_utils.workload") || mu_span_equals(name, "my_utils.bucket") ||
@@ -55,9 +53,16 @@ static bool is_kept(struct mu_once_rows *once, uint64_t hash, bool replaced) {
     return false;
 }
 
+size_t mu_copy_track(char out[MU_COPY_TRACK_MAX], const char *track, size_t length) {
+    static const char repeated[] = ",repeated=1";
+    memcpy(out, track, length);
+    memcpy(out + length, repeated, sizeof(repeated) - 1);
+    return length + sizeof(repeated) - 1;
+}
+
 void mu_once_rows_add(struct mu_once_rows *once, const struct mu_csv_writer *writer,
                       const struct mu_csv_event_row *row) {
-    char track[MU_CSV_TRACK_MAX + sizeof(repeated)];
+    char track[MU_COPY_TRACK_MAX];
     if (!is_once(row)) {
         return;
     }
@@ -70,11 +75,9 @@ void mu_once_rows_add(struct mu_once_rows *once, const struct mu_csv_writer *wri
     }
     memcpy(once->writer.machine, writer->machine, sizeof(writer->machine));
     once->writer.machine_length = writer->machine_length;
-    memcpy(track, row->track, row->track_length);
-    memcpy(track + row->track_length, repeated, sizeof(repeated));
     struct mu_csv_event_row copy = *row;
     copy.track = track;
-    copy.track_length += sizeof(repeated) - 1;
+    copy.track_length = mu_copy_track(track, row->track, row->track_length);
     size_t before = once->writer.length;
     mu_csv_write_event(&once->writer, &copy);
     if (once->writer.failed || once->writer.length > MU_ONCE_BYTES_MAX) {

@@ -27,6 +27,11 @@ struct mu_once_rows {
     struct mu_once_row rows[MU_ONCE_ROWS_MAX];
 };
 
+enum { MU_COPY_TRACK_MAX = MU_CSV_TRACK_MAX + 16 };
+
+/* The track of a row, and behind it that the row is a copy. Returns the length. */
+size_t mu_copy_track(char out[MU_COPY_TRACK_MAX], const char *track, size_t length);
+
 /* Whether all rows of that name are kept: those that describe the run and its process. */
 bool mu_once_row_is_kept(struct mu_span name);
 

@@ -391,17 +391,15 @@ static void write_open_row(struct mu_rows *rows, const struct mu_row_context *co
 
 void mu_rows_repeat_starts(struct mu_rows *rows, const struct mu_row_context *context,
                            const struct mu_buffer_view *view, struct mu_csv_writer *writer) {
-    static const char repeated[] = ",repeated=1";
-    char track[MU_CSV_TRACK_MAX + sizeof(repeated)];
-    memcpy(track, view->track, view->track_length);
-    memcpy(track + view->track_length, repeated, sizeof(repeated));
+    char track[MU_COPY_TRACK_MAX];
+    size_t length = mu_copy_track(track, view->track, view->track_length);
     for (int depth = 0; depth < MU_OPEN_MAX; depth++) {
         const struct mu_open_view *open = &view->open[depth];
         const struct mu_started *started = &view->started[depth];
         if (open->node != 0 && open->node == started->node && started->mono_ns != MU_STAGE_ENDED) {
             struct mu_csv_stage_row row = row_of_open(rows, context, open, started->mono_ns);
             row.track = track;
-            row.track_length = view->track_length + sizeof(repeated) - 1;
+            row.track_length = length;
             mu_csv_write_start(writer, &row);
         }
     }

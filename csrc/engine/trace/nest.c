@@ -1,12 +1,12 @@
 #include "trace/nest.h"
 
+#include "csv/csv_fields.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 /* Room for the begins of stages that hold the next one, whose rows come later. */
 enum { SPARE_NS = 16 };
-
-#define FARTHEST_NS (INT64_MAX / 2) /* as csv_fields.h has it */
 
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
@@ -50,7 +50,7 @@ struct bounds {
 };
 
 static struct bounds bounds_for(const struct mu_nest *nest, const struct mu_interval *interval) {
-    struct bounds bounds = {INT64_MIN, FARTHEST_NS, -FARTHEST_NS, 0};
+    struct bounds bounds = {INT64_MIN, MU_CSV_FARTHEST_NS, -MU_CSV_FARTHEST_NS, 0};
     int inner = nest->count;
     while (inner > 0 && nest->kept[inner - 1].called >= interval->called) {
         inner--;

@@ -18,7 +18,6 @@
 #include <stdlib.h>
 
 #define LONGEST_NS (INT64_MAX / 4)      /* with it no sum of times overflows */
-#define FARTHEST_NS (INT64_MAX / 2)     /* as csv_fields.h has it: all differences fit */
 #define KEY_OF_NAME 0x8000000000000000u /* node ids stay below 2^53 */
 
 enum { SEARCHED = 256, TOPS_SEARCHED = 1024 };
@@ -181,8 +180,8 @@ static void add_end_row(struct mu_trace_event *event, const struct mu_event_row 
 
 static int is_usable(int64_t begin_ns, int64_t duration_ns) {
     int64_t end_ns;
-    return !__builtin_add_overflow(begin_ns, duration_ns, &end_ns) && begin_ns >= -FARTHEST_NS &&
-           end_ns >= begin_ns && end_ns <= FARTHEST_NS;
+    return !__builtin_add_overflow(begin_ns, duration_ns, &end_ns) && end_ns >= begin_ns &&
+           mu_csv_usable_time(begin_ns) && mu_csv_usable_time(end_ns);
 }
 
 /* A stream works in order: where two stages cross by no more than the errors of their places, the
