@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import os
@@ -9,6 +10,10 @@ import re
 
 from ..extras import require
 from ..files import atomic_write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 _USER = re.compile(r"//[^/@]*@")
@@ -52,6 +57,17 @@ def check_address(address: str) -> None:
             require(package, f"the address {shown(address)}")
 
 
+@contextlib.contextmanager
+def _as_os_error(*passed: type[Exception]) -> Iterator[None]:
+    """Each library of a file system has errors of its own. Those of the types `passed` stay."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (OSError, *passed)):
+            raise
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
 class Store:
     """One address. root: of it, as its file system names things. Thread-safe for names that differ.
 
@@ -59,39 +75,30 @@ class Store:
     """
 
     def __init__(self, address: str) -> None:
-        self.address = address
         self.shown = shown(address)
         try:
             check_address(address)
         except ValueError as error:
             raise OSError(errno.EINVAL, str(error), self.shown) from None
         fsspec = require("fsspec", f"the address {self.shown}")
-        try:
+        with _as_os_error(ImportError):
             self._fs, root = fsspec.core.url_to_fs(
                 address if is_address(address) else os.path.abspath(address),
                 use_listings_cache=False,
             )
-        except (OSError, ImportError):
-            raise
-        except Exception as error:
-            raise self._failed(error) from error
         self._root = str(root).rstrip("/")
         self._is_local = type(self._fs).__name__ == "LocalFileSystem"
 
     def write(self, name: str, data: bytes) -> None:
         """OSError if it cannot be written."""
         path = f"{self._root}/{name}"
-        try:
+        with _as_os_error():
             if self._is_local:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with atomic_write(path) as file:
                     file.write(data)
             else:
                 self._write_there(path, data)
-        except OSError:
-            raise
-        except Exception as error:  # each library has errors of its own
-            raise self._failed(error) from error
 
     def _write_there(self, path: str, data: bytes) -> None:
         try:
@@ -105,12 +112,8 @@ class Store:
 
     def read(self, name: str, most: int) -> bytes:
         """The first bytes of it, at most so many. OSError if it cannot be read."""
-        try:
+        with _as_os_error():
             data: bytes = self._fs.cat_file(f"{self._root}/{name}", start=0, end=most)
-        except OSError:
-            raise
-        except Exception as error:
-            raise self._failed(error) from error
         return data[:most]
 
     def lacks(self, name: str) -> bool:
@@ -132,12 +135,8 @@ class Store:
 
     def names(self) -> list[str]:
         """What is at the address, one level deep. OSError if it cannot be listed."""
-        try:
+        with _as_os_error():
             entries = self._fs.ls(self._root, detail=False)
-        except OSError:
-            raise
-        except Exception as error:
-            raise self._failed(error) from error
         found = {str(one).rstrip("/").rpartition("/")[2] for one in entries}
         return sorted(found - {""})
 
@@ -147,9 +146,6 @@ class Store:
             self._fs.rm_file(f"{self._root}/{name}")
         except Exception:
             return
-
-    def _failed(self, error: BaseException) -> OSError:
-        return OSError(f"{type(error).__name__}: {error}")
 
 
 def describe_error(error: BaseException) -> str:
