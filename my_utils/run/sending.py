@@ -22,8 +22,8 @@ import msgspec
 
 from ..core.bounded_read import read_whole
 from ..core.ranks import host_name
-from ..core.run_files.files import FLIGHTS_FOLDER, HEARTBEAT_TRIES, REPLICAS_FOLDER
-from ..core.run_files.heartbeat import is_whole
+from ..core.run_files.files import FLIGHTS_FOLDER, REPLICAS_FOLDER
+from ..core.run_files.heartbeat import HEARTBEAT_TRIES, is_whole
 from ..core.run_files.pointers import follow_pointer
 from ..core.run_files.run_file import RUN_FILE
 from ..core.run_files.sent_list import (

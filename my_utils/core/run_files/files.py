@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import _core
-from ..bounded_read import describe, read_whole
+from ..bounded_read import describe
 from ..ranks import boot_id, host_name, process_began_s
 from .copied import now_in
 from .hosts import last_news
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-HEARTBEAT_BYTES_MAX = 1 << 20
-HEARTBEAT_TRIES = 5  # a file that is being written over is whole a moment later
 CLOCK_DIFFERENCE_MAX_S = 3600.0
 
 # Two of its beats: a process that lives says so every 0.5 s in its journal, and every 2 s in its
@@ -149,16 +147,11 @@ def _attempt(path: str, read: Callable[[], _T], problems: list[Problem]) -> _T |
 
 
 def _heartbeat(path: str, problems: list[Problem]) -> Beat | None:
-    def read(tries: int = HEARTBEAT_TRIES) -> Beat:
-        from .heartbeat import read_heartbeat
+    def read() -> Beat:
+        from .heartbeat import read_heartbeat_file
 
-        data, written_s = read_whole(path, HEARTBEAT_BYTES_MAX, "a heartbeat")
-        try:
-            return Beat(path, written_s, read_heartbeat(data))
-        except ValueError:
-            if tries <= 1 or not data.startswith(b'{"sequence":'):
-                raise
-        return read(tries - 1)
+        content, written_s = read_heartbeat_file(path)
+        return Beat(path, written_s, content)
 
     return _attempt(path, read, problems)
 

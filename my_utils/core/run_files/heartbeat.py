@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import msgspec
 
+from ..bounded_read import read_whole
 from ..checked_json import Damaged, Foreign, decoded
 from .state import WORLD_SIZE_MAX
 
 HEARTBEAT_VERSION = 1
+HEARTBEAT_BYTES_MAX = 1 << 20
+HEARTBEAT_TRIES = 5  # a file that is being written over is whole a moment later
 FARTHEST_S = 9_000_000_000.0  # a time in ns has 64 bits
 
 _Time = Annotated[float, msgspec.Meta(ge=-FARTHEST_S, le=FARTHEST_S)]
@@ -65,6 +69,20 @@ class Heartbeat(msgspec.Struct):
 
 class _Version(msgspec.Struct):
     version: int
+
+
+def read_heartbeat_file(path: str | os.PathLike[str]) -> tuple[Heartbeat, float]:
+    """The heartbeat, and when the file was written by the file server's clock, in s. One that is
+    being written over is read again. OSError, or ValueError with the reason."""
+    tries = HEARTBEAT_TRIES
+    while True:
+        data, written_s = read_whole(path, HEARTBEAT_BYTES_MAX, "a heartbeat")
+        try:
+            return read_heartbeat(data), written_s
+        except ValueError:
+            tries -= 1
+            if not tries or not data.startswith(b'{"sequence":'):
+                raise
 
 
 def read_heartbeat(data: bytes) -> Heartbeat:

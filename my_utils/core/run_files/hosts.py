@@ -9,7 +9,6 @@ import glob
 import os
 import time
 
-from ..trusted_open import open_without_waiting
 from ..units import bytes_text
 
 TYPE_CHECKING = False
@@ -78,14 +77,12 @@ def without_sent(folders: Iterable[str]) -> list[str]:
 
 def _processes_in(folder: str) -> set[tuple[object, ...]]:
     """What tells those from others whose heartbeats are in a folder."""
-    from .files import HEARTBEAT_BYTES_MAX
-    from .heartbeat import read_heartbeat
+    from .heartbeat import read_heartbeat_file
 
     found: set[tuple[object, ...]] = set()
     for path in glob.glob(os.path.join(glob.escape(folder), "rank_*.heartbeat.json")):
         try:
-            with open(path, "rb", opener=open_without_waiting) as file:
-                beat = read_heartbeat(file.read(HEARTBEAT_BYTES_MAX))
+            beat, _ = read_heartbeat_file(path)
         except (OSError, ValueError):
             continue
         found.add((beat.rank, beat.host, beat.pid, beat.attempt))

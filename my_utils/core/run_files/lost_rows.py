@@ -17,7 +17,6 @@ from .run_metadata import Note
 LOST_ROW = "my_utils.dropped"
 NOT_WRITTEN = "not_written"
 BYTES_MAX = 1 << 20
-READ_TRIES = 3
 
 
 class LostRows(NamedTuple):
@@ -46,21 +45,15 @@ def _lost_in(note: Note) -> LostRows:
 def lost_in_heartbeat(path: str | os.PathLike[str], reported: Iterable[LostRows]) -> list[LostRows]:
     """What the heartbeat at `path` says beyond what rows have `reported`; nothing where there is no
     such file. OSError or ValueError where there is one that cannot be read."""
-    for turn in range(READ_TRIES):
-        try:
-            data, _ = read_whole(path, BYTES_MAX, "a heartbeat")
-        except FileNotFoundError:
-            return []
+    try:
+        data, _ = read_whole(path, BYTES_MAX, "a heartbeat")
         if not data or b'"lost_rows":0,' in data:  # a new one is empty at first
             return []
-        from .heartbeat import read_heartbeat
+        from .heartbeat import read_heartbeat_file  # rarely needed, and slow to import
 
-        try:
-            beat = read_heartbeat(data)
-            break
-        except ValueError:  # it may be written over just now
-            if turn + 1 == READ_TRIES:
-                raise
+        beat, _ = read_heartbeat_file(path)
+    except FileNotFoundError:
+        return []
     known = sum(one.rows for one in reported if one.attempt == beat.attempt)
     missing = beat.lost_rows - known
     if missing <= 0:

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ...core.run_files.files import FLIGHTS_FOLDER, HEARTBEAT_BYTES_MAX, REPLICAS_FOLDER
-from ...core.run_files.heartbeat import is_whole
+from ...core.run_files.files import FLIGHTS_FOLDER, REPLICAS_FOLDER
+from ...core.run_files.heartbeat import HEARTBEAT_BYTES_MAX, is_whole
 from ...core.run_files.sent_list import rank_of
 from ...core.trusted_open import open_without_waiting
 from .receiving import is_taken
