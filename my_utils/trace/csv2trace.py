@@ -40,7 +40,7 @@ from ..core.printable import printable
 from ..core.progress import Progress
 from ..core.public import public
 from ..core.run_files.newest import found_logs
-from .inputs import FileSet, InputError, Inputs, Part, Record
+from .inputs import FileSet, Inputs, Part, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -592,7 +592,7 @@ def _main(argv: Sequence[str] | None) -> int:
         with Progress("trace", None, "bytes", quiet=args.quiet, no_color=args.no_color) as bar:
             shown = options._replace(on_progress=bar.show if bar.is_shown else None)
             summary = convert(logs, args.output, shown)
-    except (ConversionError, InputError) as error:
+    except ConversionError as error:
         return fail("trace", error)
     except BrokenPipeError:
         raise

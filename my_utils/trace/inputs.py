@@ -66,10 +66,6 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-class InputError(Exception):
-    """An input that cannot be used; the text says which and why."""
-
-
 class Record:
     """Named values, shown and compared as such. Dataclasses would double the time of a start."""
 
