@@ -8,13 +8,7 @@
 #include <unistd.h>
 
 #include "base/utf8.h"
-
-static const char *const column_names[MU_CSV_COLUMN_COUNT] = {
-    [MU_CSV_TIMESTAMP] = "timestamp_unix", [MU_CSV_READABLE_TIME] = "readable_time",
-    [MU_CSV_MACHINE_ID] = "machine_id",    [MU_CSV_STEP] = "step",
-    [MU_CSV_EVENT_NAME] = "event_name",    [MU_CSV_EVENT_TYPE] = "event_type",
-    [MU_CSV_DURATION] = "duration_ms",     [MU_CSV_METADATA] = "metadata",
-};
+#include "csv/csv_writer.h"
 
 /* A row means something without them. */
 enum { OPTIONAL_COLUMNS = 1u << MU_CSV_READABLE_TIME | 1u << MU_CSV_METADATA };
@@ -376,10 +370,21 @@ static void use_usual_order(struct mu_csv_reader *reader) {
     reader->is_usual = 1;
 }
 
+/* As in the header that the writer writes; not ended by NUL. */
+static const char *name_of_column(int column, size_t *length) {
+    const char *name = mu_csv_header;
+    for (; column > 0; column--) {
+        name += strcspn(name, ",") + 1;
+    }
+    *length = strcspn(name, ",\n");
+    return name;
+}
+
 static int column_from_name(const char *text, size_t length) {
     for (int column = 0; column < MU_CSV_COLUMN_COUNT; column++) {
-        if (strlen(column_names[column]) == length &&
-            memcmp(column_names[column], text, length) == 0) {
+        size_t name_length;
+        const char *name = name_of_column(column, &name_length);
+        if (name_length == length && memcmp(name, text, length) == 0) {
             return column;
         }
     }
@@ -390,8 +395,10 @@ MU_MUST_CHECK static int check_columns(struct mu_csv_reader *reader, unsigned fo
                                        struct mu_error *err) {
     for (int column = 0; column < MU_CSV_COLUMN_COUNT; column++) {
         if (!((found | OPTIONAL_COLUMNS) & 1u << column)) {
-            return mu_error_set(err, MU_ERR_FORMAT, "%s: the header has no column '%s'",
-                                reader->input.name, column_names[column]);
+            size_t length;
+            const char *name = name_of_column(column, &length);
+            return mu_error_set(err, MU_ERR_FORMAT, "%s: the header has no column '%.*s'",
+                                reader->input.name, (int)length, name);
         }
     }
     return MU_OK;

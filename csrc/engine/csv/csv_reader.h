@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* In the order of mu_csv_header. */
 enum mu_csv_column {
     MU_CSV_TIMESTAMP,
     MU_CSV_READABLE_TIME,
