@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -195,7 +195,7 @@ def _from_journal(label: str, journal: dict[str, Any], silent_after_s: float) ->
         clock_ahead_s=0.0 if is_of_this_boot else None,
         seen_ns=seen_ns,
         dropped=journal["dropped"],
-        threads=_threads(journal["lanes"], seen_ns),
+        threads=[_thread_of_journal(thread, seen_ns) for thread in journal["lanes"]],
     )
 
 
@@ -210,27 +210,19 @@ def _now_and_age(journal: dict[str, Any], is_of_this_boot: bool) -> tuple[int, f
     return now, _age(beat, now) if beat else None
 
 
-def _threads(threads: Iterable[dict[str, Any]], now_ns: int) -> list[Thread]:
-    return [
-        Thread(
-            tid=thread["tid"],
-            name=thread["thread_name"],
-            tag=thread["tag"],
-            step=thread["step"],
-            open=[
-                OpenStage(s["name"], s["step"], s["start_ns"], _age(s["start_ns"], now_ns))
-                for s in thread["open"]
-            ],
-            last=[
-                FinishedStage(
-                    s["name"], s["step"], s["start_ns"], (s["end_ns"] - s["start_ns"]) / 1e6
-                )
-                for s in thread["last"]
-            ],
-            ended_ns=thread["last"][0]["end_ns"] if thread["last"] else thread.get("ended_ns"),
-        )
-        for thread in threads
+def _thread_of_journal(found: dict[str, Any], now_ns: int) -> Thread:
+    stages = [_open_stage(s["name"], s["step"], s["start_ns"], now_ns) for s in found["open"]]
+    last = [
+        FinishedStage(s["name"], s["step"], s["start_ns"], (s["end_ns"] - s["start_ns"]) / 1e6)
+        for s in found["last"]
     ]
+    ended_ns = found["last"][0]["end_ns"] if last else None
+    tid, name, tag, step = (found[key] for key in ("tid", "thread_name", "tag", "step"))
+    return Thread(tid, name, tag, step, stages, last, ended_ns)
+
+
+def _open_stage(name: str, step: int, since_ns: int, now_ns: int) -> OpenStage:
+    return OpenStage(name, step, since_ns, _age(since_ns, now_ns))
 
 
 def _from_heartbeat(label: str, beat: Beat, silent_after_s: float, has_moved: bool) -> Rank:
@@ -263,7 +255,7 @@ def _from_heartbeat(label: str, beat: Beat, silent_after_s: float, has_moved: bo
         clock_ahead_s=ahead,
         seen_ns=seen_ns,
         dropped=found.dropped,
-        threads=_threads(map(_thread_of_heartbeat, found.threads), seen_ns),
+        threads=[_thread_of_heartbeat(thread, seen_ns) for thread in found.threads],
     )
 
 
@@ -284,17 +276,7 @@ def _age_and_clock(beat_s: float, written_s: float, now_s: float) -> tuple[float
     return max(0.0, now_s - written_s), ahead
 
 
-def _thread_of_heartbeat(thread: HeartbeatThread) -> dict[str, Any]:
-    """A thread of a heartbeat, in the form of `_core.read_journal`."""
-    return {
-        "tid": thread.tid,
-        "tag": thread.tag,
-        "thread_name": thread.thread,
-        "step": thread.step,
-        "open": [
-            {"name": stage.name, "step": stage.step, "start_ns": round(stage.since * 1e9)}
-            for stage in thread.open
-        ],
-        "last": [],
-        "ended_ns": None if thread.ended is None else round(thread.ended * 1e9),
-    }
+def _thread_of_heartbeat(found: HeartbeatThread, now_ns: int) -> Thread:
+    stages = [_open_stage(s.name, s.step, round(s.since * 1e9), now_ns) for s in found.open]
+    ended_ns = None if found.ended is None else round(found.ended * 1e9)
+    return Thread(found.tid, found.thread, found.tag, found.step, stages, ended_ns=ended_ns)
