@@ -10,7 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["FlexibleProfiler", "create_profiler_context"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {"profilers.torch_profiler.dit_profiler": ("FlexibleProfiler", "create_profiler_context")},
-)
+__getattr__, __dir__ = lazy_names(__name__)

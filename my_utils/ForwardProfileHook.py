@@ -10,6 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ForwardProfilerHook"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"profilers.capture.forward_profile_hook": ("ForwardProfilerHook",)}
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -11,10 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SweepPoint", "SweepResult", "SweptFunction", "parametrize_shapes"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "profilers.sweep.decorator": ("SweptFunction", "parametrize_shapes"),
-        "profilers.sweep.results": ("SweepPoint", "SweepResult"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -18,11 +18,4 @@ __all__ = [
     "SocketClockSynchronizer",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "cluster.clock_sync.offset": ("ClockOffset", "ClockSyncError"),
-        "cluster.clock_sync.server": ("ClockServer",),
-        "cluster.clock_sync.synchronizer": ("ClockSynchronizer", "SocketClockSynchronizer"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

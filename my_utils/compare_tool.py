@@ -26,13 +26,4 @@ __all__ = [
     "open_module_tracker",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "profilers.operators.compare_mode": ("CompareError", "CompareWithCPU"),
-        "profilers.operators.module_path": ("ModuleInfo", "ModuleTracker", "open_module_tracker"),
-        "profilers.operators.nan_inf_mode": ("NanInfError", "NanInfFinding", "NanInfTracker"),
-        "profilers.operators.recorder": ("OpRecorder",),
-        "profilers.operators.single_op": ("compare_for_single_op", "nan_inf_track_for_single_op"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -27,21 +27,7 @@ __all__ = [
     "main",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "trace.csv2trace": (
-            "ConversionError",
-            "ConversionWarning",
-            "Note",
-            "Options",
-            "Summary",
-            "convert",
-            "csv_to_trace",
-            "main",
-        )
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
 
 if __name__ == "__main__":
     raise SystemExit(__getattr__("main")())

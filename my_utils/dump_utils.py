@@ -21,12 +21,4 @@ __all__ = [
     "UniversalLoader",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "tensors.dumps.config": ("DumpConfig",),
-        "tensors.dumps.dump_utils": ("DumperSingleton", "UniversalDumper", "UniversalLoader"),
-        "tensors.dumps.form": ("DumpError", "StandIn"),
-        "tensors.dumps.tensor_io": ("DumpTensorIO",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

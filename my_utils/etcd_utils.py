@@ -11,10 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout", "etcd_barrier"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "cluster.etcd.barrier_call": ("etcd_barrier",),
-        "cluster.etcd.rounds": ("EtcdBarrierBroken", "EtcdBarrierError", "EtcdBarrierTimeout"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

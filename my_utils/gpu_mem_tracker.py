@@ -11,10 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["GPU_Performance_Tracker", "Peak"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "profilers.memory.gpu_mem_tracker": ("GPU_Performance_Tracker",),
-        "profilers.memory.tracker.record": ("Peak",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -11,10 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["FlushingFileHandler", "GlobalLogger", "SingletonMeta", "get_global_logger"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "record.log.handlers": ("FlushingFileHandler",),
-        "record.log.logger": ("GlobalLogger", "SingletonMeta", "get_global_logger"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

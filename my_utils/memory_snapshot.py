@@ -19,6 +19,5 @@ read_at_import("ENABLE_MEMORY_SNAPSHOT")
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {"profilers.memory.memory_snapshot": ("MemorySnapshotter", "NoOpMemorySnapshotter")},
     {"global_snapshotter": ("profilers.memory.memory_snapshot", "make_global_snapshotter")},
 )

@@ -10,6 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ModuleProfiler"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"profilers.modules.module_profiler": ("ModuleProfiler",)}
-)
+__getattr__, __dir__ = lazy_names(__name__)

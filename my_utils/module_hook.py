@@ -26,17 +26,4 @@ __all__ = [
     "TraceTensorMeta",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "tensors.recordings.module_hook": ("ForwardTraceRecorder",),
-        "tensors.recordings.recording": (
-            "ModuleInfo",
-            "Recording",
-            "RecordingError",
-            "RootCall",
-            "TraceEvent",
-            "TraceTensorMeta",
-        ),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -17,17 +17,7 @@ __all__ = [
     "main",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "profilers.ncu.analysis": (
-            "analyze_sm_throughput_from_csv",
-            "compare_kernel_metrics",
-            "main",
-        ),
-        "profilers.ncu.ncu_csv": ("NcuCsvError", "NcuCsvWarning"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
 
 if __name__ == "__main__":
     raise SystemExit(__getattr__("main")())

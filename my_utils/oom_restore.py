@@ -10,6 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["catch_oom", "check_oom_flag", "set_oom_flag"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"profilers.memory.oom_restore": ("catch_oom", "check_oom_flag", "set_oom_flag")}
-)
+__getattr__, __dir__ = lazy_names(__name__)

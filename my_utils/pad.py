@@ -10,6 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["pad_for_sequence_parallel", "remove_pad_by_value"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"cluster.sequence.pad": ("pad_for_sequence_parallel", "remove_pad_by_value")}
-)
+__getattr__, __dir__ = lazy_names(__name__)

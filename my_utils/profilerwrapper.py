@@ -10,6 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ProfilerWrapper"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"profilers.torch_profiler.profiler_wrapper": ("ProfilerWrapper",)}
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -10,9 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Span", "find_csvs", "main", "plot_timeline", "read_spans"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"trace.timeline": ("Span", "find_csvs", "main", "plot_timeline", "read_spans")}
-)
+__getattr__, __dir__ = lazy_names(__name__)
 
 if __name__ == "__main__":
     raise SystemExit(__getattr__("main")())

@@ -12,11 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["GatheredTime", "ProfiledTime", "TimeData", "TimeManager", "timer", "timer_wrap"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "_core": ("timer",),
-        "record.timing.gathered": ("GatheredTime", "ProfiledTime", "TimeData"),
-        "record.timing.manager": ("TimeManager", "timer_wrap"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -10,7 +10,12 @@ from .core.lazy_names import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .profilers.modules.debug_layer import DebugLayer as DebugLayer
-    from .record.stages.timers import DebuggingEvent, MyTimer, NoOpMyTimer
+    from .record.stages.timers import (
+        DebuggingEvent,
+        MyTimer,
+        NoOpMyTimer,
+        _make_timer as _make_timer,
+    )
     from .tensors.checksums.batches import ChecksumUtils
 
     global_timer: MyTimer | NoOpMyTimer
@@ -25,11 +30,5 @@ if _batches is not None and hasattr(_batches, "ChecksumUtils"):  # this is a rel
     _batches.ChecksumUtils.enabled = switch_at_import("DEBUG_DATA_CONSISTENCY")
 
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "profilers.modules.debug_layer": ("DebugLayer",),
-        "record.stages.timers": ("DebuggingEvent", "MyTimer", "NoOpMyTimer", "_make_timer"),
-        "tensors.checksums.batches": ("ChecksumUtils",),
-    },
-    {"global_timer": ("record.stages.timers", "make_global_timer")},
+    __name__, {"global_timer": ("record.stages.timers", "make_global_timer")}
 )

@@ -49,6 +49,7 @@ ALLOWED = {
     "core/bounded_read.py": (1, OPENED),
     "core/command_line.py": (1, SYSTEM),
     "core/files.py": (3, f"{SYSTEM}; {WRITTEN}; a folder, for its number"),
+    "core/lazy_names.py": (1, PACKAGE),
     "core/outputs.py": (2, WRITTEN),
     "core/plain_files.py": (1, OPENED),
     "core/ranks.py": (1, SYSTEM),

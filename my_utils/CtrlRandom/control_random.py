@@ -10,6 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ControlRandom"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"tensors.random_states.control_random": ("ControlRandom",)}
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -13,12 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Acknowledgement", "ConfigError", "Outcome", "ProfileManager"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "profilers.capture.workers.calls": ("Acknowledgement",),
-        "profilers.capture.workers.config": ("ConfigError",),
-        "profilers.capture.workers.outcomes": ("Outcome",),
-        "profilers.capture.workers.profile_manager": ("ProfileManager",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -17,11 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptureController", "HookEvent", "capture_hook"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "_core": ("HookEvent",),
-        "profilers.capture.controller": ("CaptureController",),
-        "profilers.capture.hooks": ("capture_hook",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

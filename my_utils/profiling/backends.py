@@ -28,18 +28,4 @@ __all__ = [
     "make_backend",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "profilers.capture.backends": (
-            "CaptureBackend",
-            "CudaProfilerBackend",
-            "MemorySnapshotBackend",
-            "MultiBackend",
-            "NoOpBackend",
-            "TOOLS",
-            "TorchProfilerBackend",
-            "make_backend",
-        )
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

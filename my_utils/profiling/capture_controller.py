@@ -30,18 +30,4 @@ __all__ = [
     "set_position",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "_core": ("HookEvent",),
-        "profilers.capture.controller": ("CaptureController", "CaptureState"),
-        "profilers.capture.hooks": (
-            "attach",
-            "capture_hook",
-            "default_controller",
-            "set_default_controller",
-            "set_position",
-        ),
-        "profilers.capture.spec": ("CaptureSpec", "StopPolicy"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -10,7 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptureWorker", "arm_capture", "capture_outcomes"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {"profilers.capture.workers.worker": ("CaptureWorker", "arm_capture", "capture_outcomes")},
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -16,15 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ProfilerOptions", "add_profiler_args", "profiler", "profiler_options", "step_profiler"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "profilers.torch_profiler.decorator": (
-            "ProfilerOptions",
-            "add_profiler_args",
-            "profiler",
-            "profiler_options",
-            "step_profiler",
-        )
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -10,6 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ProfCallback"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"profilers.torch_profiler.trainer_callback": ("ProfCallback",)}
-)
+__getattr__, __dir__ = lazy_names(__name__)

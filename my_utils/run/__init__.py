@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["auto"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"run.attach": ("auto",)})
+__getattr__, __dir__ = lazy_names(__name__)

@@ -57,7 +57,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .replicas.watch import ReplicaWatch as ReplicaWatch
 
-__getattr__, __dir__ = lazy_names(__name__, {"tensors.replicas.watch": ["ReplicaWatch"]})
+__getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "NanInfCount",

@@ -28,10 +28,4 @@ if TYPE_CHECKING:
 
 __all__ = ["StageTimes", "TensorGolden"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "testing.golden": ("TensorGolden",),
-        "testing.stage_times": ("StageTimes",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -31,13 +31,4 @@ __all__ = [
     "parse_gate",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "analysis.diff.comparison": ("compare",),
-        "analysis.diff.gates": ("Gate", "GateResult", "judge_gate", "parse_gate"),
-        "analysis.diff.intervals": ("Interval",),
-        "analysis.diff.load": ("NothingToCompare", "RunSteps", "load_steps"),
-        "analysis.diff.result": ("Difference", "FigureDifference", "StageDifference"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

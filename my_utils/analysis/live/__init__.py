@@ -11,10 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SnapshotData", "snapshot"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "analysis.live.poll": ("snapshot",),
-        "analysis.live.result": ("SnapshotData",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

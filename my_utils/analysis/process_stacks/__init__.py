@@ -21,21 +21,4 @@ __all__ = [
     "why_off",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "analysis.process_stacks.record": (
-            "Frame",
-            "StackRecord",
-            "Thread",
-            "own_stacks",
-            "why_off",
-        ),
-        "analysis.process_stacks.request": (
-            "Stacks",
-            "job_stacks",
-            "request_stacks",
-            "wait_for_stacks",
-        ),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -11,10 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "ReportError", "Straggler", "analyze"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "analysis.report.analysis": ("Report", "ReportError", "analyze"),
-        "analysis.report.stragglers": ("Straggler",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -29,16 +29,4 @@ __all__ = [
     "read_operations",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "analysis.replay.inputs": ("read_operations",),
-        "analysis.replay.judge": ("judge_operations",),
-        "analysis.replay.operations": ("Operations",),
-        "analysis.replay.result": ("ReplayFinding", "ReplayVerdict"),
-        "analysis.replay.run_answer": ("judge",),
-        "analysis.verdict.load": ("load_run",),
-        "analysis.verdict.result": ("Finding", "Verdict"),
-        "analysis.verdict.run_data": ("RunData", "SyncPoint"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

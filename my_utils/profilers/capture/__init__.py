@@ -27,24 +27,4 @@ __all__ = [
     "wait_for_capture",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "profilers.capture.on_demand.channel": ("responses",),
-        "profilers.capture.on_demand.command": (
-            "EXIT_FAILED",
-            "EXIT_FINE",
-            "EXIT_NOBODY",
-            "EXIT_USAGE",
-            "main",
-        ),
-        "profilers.capture.on_demand.control_file": ("Request",),
-        "profilers.capture.on_demand.request": (
-            "listen",
-            "register",
-            "request_capture",
-            "wait_for_capture",
-        ),
-        "profilers.capture.on_demand.result": ("Response",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -11,10 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["OtlpExporter", "PrometheusExporter", "TensorBoardExporter", "WandbExporter"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "record.exporters.otlp": ("OtlpExporter",),
-        "record.exporters.targets": ("PrometheusExporter", "TensorBoardExporter", "WandbExporter"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

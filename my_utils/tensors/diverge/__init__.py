@@ -42,29 +42,4 @@ __all__ = [
     "main",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "tensors.diverge.compare": (
-            "SCHEMA_VERSION",
-            "as_data",
-            "compare_files",
-            "compare_recordings",
-            "main",
-        ),
-        "tensors.diverge.result": (
-            "CallCheck",
-            "Cause",
-            "Difference",
-            "EXIT_DIFFERENT",
-            "EXIT_NOT_COMPARABLE",
-            "EXIT_SAME",
-            "Figures",
-            "RankReport",
-            "Report",
-            "ReportData",
-            "TensorCheck",
-        ),
-        "tensors.diverge.verdict": ("Verdict",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -20,34 +20,32 @@ from ...core.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .checkpoints import read_weights as read_weights
-    from .compare import compare_weights as compare_weights
-    from .file import PassportError as PassportError
-    from .history import history_of as history_of
+    from .checkpoints import read_weights
+    from .compare import compare_weights
+    from .file import PassportError
+    from .history import history_of
     from .layouts import (
-        Layout as Layout,
-        megatron_layout as megatron_layout,
-        names_layout as names_layout,
-        packed_experts_layout as packed_experts_layout,
-        peft_layout as peft_layout,
-        transposed_layout as transposed_layout,
-        vllm_layout as vllm_layout,
+        Layout,
+        megatron_layout,
+        names_layout,
+        packed_experts_layout,
+        peft_layout,
+        transposed_layout,
+        vllm_layout,
     )
 
-_NAMES = {
-    "tensors.passport.checkpoints": ["read_weights"],
-    "tensors.passport.compare": ["compare_weights"],
-    "tensors.passport.file": ["PassportError"],
-    "tensors.passport.history": ["history_of"],
-    "tensors.passport.layouts": [
-        "Layout",
-        "megatron_layout",
-        "names_layout",
-        "packed_experts_layout",
-        "peft_layout",
-        "transposed_layout",
-        "vllm_layout",
-    ],
-}
-__all__ = [name for names in _NAMES.values() for name in names]
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__all__ = [
+    "Layout",
+    "PassportError",
+    "compare_weights",
+    "history_of",
+    "megatron_layout",
+    "names_layout",
+    "packed_experts_layout",
+    "peft_layout",
+    "read_weights",
+    "transposed_layout",
+    "vllm_layout",
+]
+
+__getattr__, __dir__ = lazy_names(__name__)
