@@ -59,6 +59,7 @@ ALLOWED = {
     "musa/_port_file.py": (2, NAMED),
     "musa/_port_hip.py": (1, OWN),
     "musa/_port_output.py": (2, OWN),
+    "musa/_rules.py": (1, PACKAGE),
     "profilers/capture/on_demand/control_file.py": (2, CHECKED),
     "profilers/memory/tracker/sources.py": (1, SYSTEM),
     "profilers/torch_profiler/window_files.py": (1, OWN),

@@ -24,14 +24,16 @@ names are called there:
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from ..core.bounded_read import read_regular
 
@@ -43,13 +45,19 @@ class RuleSet:
     """The names and headers of one platform, and what is reported where it has no rule."""
 
     pairs: dict[str, str] = field(default_factory=dict)
-    watches: tuple[str, ...] = ()
+    watches: frozenset[str] = frozenset()
     headers: dict[str, str] = field(default_factory=dict)
     folders: dict[str, str] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
-    header_watches: tuple[str, ...] = ()
+    header_watches: frozenset[str] = frozenset()
     relative_names: frozenset[bytes] = frozenset()
     families: dict[str, str] = field(default_factory=dict)  # of beginnings
+
+    def __or__(self, other: RuleSet) -> RuleSet:
+        """Both; where they differ, the other's rules hold."""
+        return RuleSet(
+            **{one.name: getattr(self, one.name) | getattr(other, one.name) for one in fields(self)}
+        )
 
     def family_of(self, name: str) -> str | None:
         """The library that a name or a header is of, if no rule covers that library."""
@@ -71,49 +79,59 @@ PLATFORMS = {
 }
 
 
-@cache
+class _Section(msgspec.Struct):
+    """How one platform calls the names. A text has words between spaces."""
+
+    prefixes: dict[str, str] = {}
+    without: str = ""
+    pairs: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    absent: str = ""
+    watch: str = ""
+    watch_headers: str = ""
+    relative: str = ""
+
+
+class _File(msgspec.Struct):
+    """A rule file. names: lines of words, by prefix."""
+
+    watch: str = ""
+    families: dict[str, str] = {}
+    names: dict[str, list[str]] = {}
+    musa: _Section = msgspec.field(default_factory=_Section)
+    hip: _Section = msgspec.field(default_factory=_Section)
+
+
+@functools.cache
 def load(platform: str) -> RuleSet:
     """The rules of all libraries for "musa" or "hip". They are shared: do not change them."""
-    whole = RuleSet()
-    for path in sorted(RULES_DIR.glob("*.json")):
-        rules = read_rule_file(path, platform)
-        whole = RuleSet(
-            whole.pairs | rules.pairs,
-            tuple(dict.fromkeys(whole.watches + rules.watches)),
-            whole.headers | rules.headers,
-            whole.folders | rules.folders,
-            whole.absent | rules.absent,
-            tuple(dict.fromkeys(whole.header_watches + rules.header_watches)),
-            whole.relative_names | rules.relative_names,
-            whole.families | rules.families,
-        )
-    return whole
+    files = (read_rule_file(path, platform) for path in sorted(RULES_DIR.glob("*.json")))
+    return functools.reduce(operator.or_, files)
 
 
 def read_rule_file(path: Path, platform: str) -> RuleSet:
     """The rules that one file has for a platform; ValueError with file and reason otherwise."""
-    content = _read_json(path)
     try:
-        section = _checked(content.get(platform, {}), dict, platform)
-        names = _names(_checked(content.get("names", {}), dict, "names"))
-        pairs = dict(_prefixed(names, section))
-        pairs |= _strings(_checked(section.get("pairs", {}), dict, "pairs"), "pairs")
-        headers = _strings(_checked(section.get("headers", {}), dict, "headers"), "headers")
-        pairs |= _headers(headers)
-        folders = _strings(_checked(section.get("folders", {}), dict, "folders"), "folders")
-        watches = [*_words(content, "watch"), *_words(section, "watch")]
-        words = {key: _words(section, key) for key in ("watch_headers", "absent", "relative")}
-        known = _strings(_checked(content.get("families", {}), dict, "families"), "families")
-        families = {prefix: name for name, prefixes in known.items() for prefix in prefixes.split()}
-    except (TypeError, ValueError) as error:
+        content = msgspec.json.decode(path.read_bytes(), type=_File)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
-    if "" in pairs:
-        raise ValueError(f"{path}: a rule has nothing to look for")
+    section: _Section = getattr(content, platform)
+    pairs = dict(_prefixed(content.names, section)) | section.pairs | _quoted(section.headers)
+    _check_names(path, pairs)
+    families = {
+        prefix: name for name, words in content.families.items() for prefix in words.split()
+    }
     return RuleSet(
-        pairs, (*watches, *families), headers, folders, frozenset(words["absent"]),
-        words["watch_headers"], frozenset(name.encode() for name in words["relative"]),
+        pairs,
+        frozenset([*content.watch.split(), *section.watch.split(), *families]),
+        section.headers,
+        section.folders,
+        frozenset(section.absent.split()),
+        frozenset(section.watch_headers.split()),
+        frozenset(section.relative.encode().split()),
         families,
-    )  # fmt: skip
+    )
 
 
 def read_mapping_dir(folder: str | os.PathLike[str]) -> dict[str, str]:
@@ -123,73 +141,45 @@ def read_mapping_dir(folder: str | os.PathLike[str]) -> dict[str, str]:
         raise ValueError(f"mapping_dir_path={str(folder)!r}: there is no such folder")
     pairs: dict[str, str] = {}
     for path in sorted(root.glob("*.json")):
-        try:
-            pairs |= _strings(_read_json(path), "the file")
-        except TypeError as error:
-            raise ValueError(f"{path}: {error}") from None
-        if "" in pairs:
-            raise ValueError(f"{path}: a rule has nothing to look for")
+        pairs |= _read_strings(path)
+        _check_names(path, pairs)
     return pairs
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_strings(path: Path) -> dict[str, str]:
     try:
         content = json.loads(read_regular(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
-    try:
-        return dict(_checked(content, dict, "the file"))
-    except TypeError as error:
-        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: the file must be dict, not {type(content).__name__}")
+    for key, value in content.items():
+        if not isinstance(value, str):
+            raise ValueError(
+                f"{path}: the file: the value of {key!r} must be str, not {type(value).__name__}"
+            )
+    return content
 
 
-def _checked(value: Any, kind: type, what: str) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"{what} must be {kind.__name__}, not {type(value).__name__}")
-    return value
+def _check_names(path: Path, pairs: Mapping[str, str]) -> None:
+    if "" in pairs:
+        raise ValueError(f"{path}: a rule has nothing to look for")
 
 
-def _words(section: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    return tuple(_checked(section.get(key, ""), str, key).split())
-
-
-def _strings(pairs: Mapping[str, object], what: str) -> dict[str, str]:
-    for key, value in pairs.items():
-        _checked(value, str, f"{what}: the value of {key!r}")
-    return dict(pairs)  # type: ignore[arg-type]
-
-
-def _names(groups: Mapping[str, object]) -> dict[str, list[str]]:
-    """The names of each prefix, without it."""
-    return {
-        prefix: [
-            name
-            for line in _checked(lines, list, f"names: {prefix!r}")
-            for name in _checked(line, str, f"names: {prefix!r}: a line").split()
-        ]
-        for prefix, lines in groups.items()
-    }
-
-
-def _prefixed(
-    names: Mapping[str, Iterable[str]], section: Mapping[str, Any]
-) -> Iterator[tuple[str, str]]:
-    without = _checked(section.get("without", ""), str, "without").split()
-    plain = {pattern for pattern in without if "*" not in pattern}
-    patterns = [pattern for pattern in without if "*" in pattern]
-    prefixes = _strings(_checked(section.get("prefixes", {}), dict, "prefixes"), "prefixes")
-    for old, new in prefixes.items():
-        for name in names.get(old, ()):
+def _prefixed(names: Mapping[str, list[str]], section: _Section) -> Iterator[tuple[str, str]]:
+    without = frozenset(section.without.split())
+    patterns = [word for word in without if "*" in word]
+    for old, new in section.prefixes.items():
+        for name in " ".join(names.get(old, ())).split():
             whole = old + name
-            if whole not in plain and not any(fnmatchcase(whole, each) for each in patterns):
+            if whole not in without and not any(fnmatchcase(whole, each) for each in patterns):
                 yield whole, new + name
 
 
-def _headers(pairs: Mapping[str, str]) -> dict[str, str]:
-    quoted = (("<", ">"), ('"', '"'))
+def _quoted(headers: Mapping[str, str]) -> dict[str, str]:
     return {
         left + old + right: left + new + right
-        for old, new in pairs.items()
+        for old, new in headers.items()
         if old
-        for left, right in quoted
+        for left, right in (("<", ">"), ('"', '"'))
     }
