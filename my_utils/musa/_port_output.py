@@ -8,19 +8,16 @@ incremental, and takes away what it made before and makes no longer.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import stat
-import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
-from ..core.files import atomic_write
+from ..core.files import atomic_write, on_whole_path
 from ._port_tree import MARKER, Entry, Plan
-
-if TYPE_CHECKING:
-    from typing import Self
 
 COPIED = 1 << 20  # bytes at a time
 
@@ -51,11 +48,28 @@ class Output:
             path.chmod(folder.mode | stat.S_IRWXU)
 
     def put(self, entry: Entry, pieces: Iterable[bytes]) -> bool:
-        """Writes a file with its mode, unless it is there like that; whether it did."""
-        with _Rewritten(self.root / entry.new, entry.mode) as file:
-            for piece in pieces:
-                file.add(piece)
-        return file.is_new
+        """Writes a file with its mode, unless it is there like that; whether it did.
+
+        Nothing is written as long as the pieces are equal. After an exception the file is as it
+        was.
+        """
+        path, left, same = self.root / entry.new, iter(pieces), 0
+        with _opened(path, entry.mode) as old:
+            for piece in left:
+                if old is None or old.read(len(piece)) != piece:
+                    left = itertools.chain([piece], left)
+                    break
+                same += len(piece)
+            else:
+                if old is not None and not old.read(1):
+                    return False
+            with on_whole_path(path, entry.mode) as temporary, open(temporary, "wb") as new:
+                if old is not None:
+                    old.seek(0)
+                    for start in range(0, same, COPIED):
+                        new.write(old.read(min(COPIED, same - start)))
+                new.writelines(left)
+        return True
 
     def holds(self, entry: Entry, pieces: Iterable[bytes]) -> bool:
         """Whether the file is there with these bytes and its mode; takes all pieces."""
@@ -145,83 +159,3 @@ def _opened(path: Path, mode: int) -> Iterator[BinaryIO | None]:
         return
     with file:
         yield file
-
-
-class _Rewritten:
-    """A file that becomes the pieces that are added, or stays as it is where it is that already.
-
-    Nothing is written as long as they are equal. After an exception the file is as it was.
-    """
-
-    def __init__(self, path: Path, mode: int) -> None:
-        self.path = path
-        self.mode = mode
-        self.same = 0  # bytes that are equal so far
-        self.new: BinaryIO | None = None
-        self.stack = contextlib.ExitStack()
-
-    @property
-    def is_new(self) -> bool:
-        return self.new is not None
-
-    def __enter__(self) -> Self:
-        self.old = self.stack.enter_context(_opened(self.path, self.mode))
-        return self
-
-    def add(self, piece: bytes) -> None:
-        if self.new is None and self.old is not None and self.old.read(len(piece)) == piece:
-            self.same += len(piece)
-            return
-        self.begin().write(piece)
-
-    def begin(self) -> BinaryIO:
-        """The new file, which begins with what was equal."""
-        if self.new is None:
-            self.temporary = _temporary(self.path)
-            self.new = open(self.temporary, "wb")  # noqa: SIM115
-            if self.old is not None:
-                self.old.seek(0)
-                for start in range(0, self.same, COPIED):
-                    self.new.write(self.old.read(min(COPIED, self.same - start)))
-        return self.new
-
-    def __exit__(self, kind: type[BaseException] | None, *unused: object) -> None:
-        try:
-            if kind is None:
-                self.finish()
-        except BaseException:
-            kind = BaseException
-            raise
-        finally:
-            self.stack.close()
-            if self.new is not None:
-                self.new.close()
-                if kind is not None:
-                    with contextlib.suppress(OSError):
-                        os.unlink(self.temporary)
-
-    def finish(self) -> None:
-        if self.new is None and (self.old is None or self.old.read(1)):
-            self.begin()
-        if self.new is not None:
-            self.new.flush()
-            os.fchmod(self.new.fileno(), self.mode)
-            os.replace(self.temporary, self.path)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident():x}.tmp")
-
-
-def put_file(path: Path, data: bytes, mode: int) -> None:
-    """Writes a file that is whole or as it was, with the permissions of `mode`."""
-    temporary = _temporary(path)
-    try:
-        with open(temporary, "wb", buffering=0) as file:
-            file.write(data)
-            os.fchmod(file.fileno(), mode)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

@@ -23,11 +23,11 @@ from pathlib import Path
 from ..core.bounded_read import read_regular
 from ..core.command_line import CommandParser, add_quiet, fail, parser, run_cli, say
 from ..core.extras import require
+from ..core.files import on_whole_path
 from ..core.process_end import end_with_parent
 from ..core.progress import Progress
 from ._converter_project import Said, said_by
 from ._port_file import make_diff
-from ._port_output import put_file
 
 __all__ = ["Outcome", "convert_project", "main"]
 
@@ -127,7 +127,9 @@ def _convert_file(task: _Task) -> Outcome:
         said = task.said
         converted = convert(data, task.is_launched, said.kept, said.own_fields)
         if converted.changes and task.writes:
-            put_file(task.path, converted.data, stat.S_IMODE(task.path.stat().st_mode))
+            mode = stat.S_IMODE(task.path.stat().st_mode)
+            with on_whole_path(task.path, mode) as temporary:
+                temporary.write_bytes(converted.data)
     except libcst.ParserSyntaxError as error:
         return Outcome(task.path, error=f"line {error.raw_line}: {error.message}")
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
