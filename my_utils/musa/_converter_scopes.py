@@ -37,9 +37,6 @@ class Names:
         self._parents = parents
         self._resolving: set[BaseAssignment] = set()
 
-    def all_scopes(self) -> list[Scope]:
-        return [scope for scope in dict.fromkeys(self._scopes.values()) if scope is not None]
-
     def scope(self, node: cst.CSTNode) -> Scope | None:
         return self._scopes.get(node)
 
@@ -120,7 +117,8 @@ class Names:
 
     def is_free(self, name: str) -> bool:
         """Whether no scope of the module binds a name."""
-        return not any(name in scope.assignments for scope in self.all_scopes())
+        scopes = {scope for scope in self._scopes.values() if scope is not None}
+        return not any(name in scope.assignments for scope in scopes)
 
     def binds_torch(self, statement: cst.Import, alias: cst.ImportAlias) -> bool:
         """Whether another import of the same scope, above, binds `torch` as well."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import libcst as cst
 from libcst import helpers
 from libcst.metadata import (
+    ClassScope,
     MetadataWrapper,
     ParentNodeProvider,
     PositionProvider,
@@ -83,7 +84,6 @@ class _Converter(cst.CSTTransformer):
         self.changes = 0
         self.notes: list[tuple[int, str]] = []
         self.needed: set[str] = set()  # modules that what is written now needs
-        self.scopes: list[bool] = []  # of what is open here: is it a class
         self.bare: set[cst.Name] = set()  # names that stand for nothing by themselves
         self.left: set[cst.CSTNode] = set()  # parts of what has no counterpart
         self.renamed: dict[cst.Name, str] = {}  # uses of what an import binds
@@ -244,23 +244,10 @@ class _Converter(cst.CSTTransformer):
 
     # --- methods that override those of modules ---
 
-    def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        self.scopes.append(True)
-
-    def leave_ClassDef(
-        self, original_node: cst.ClassDef, updated_node: cst.ClassDef
-    ) -> cst.ClassDef:
-        self.scopes.pop()
-        return updated_node
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self.scopes.append(False)
-
     def leave_FunctionDef(
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.FunctionDef:
-        self.scopes.pop()
-        is_method = bool(self.scopes) and self.scopes[-1]
+        is_method = isinstance(self.known.scope(original_node), ClassScope)
         old = original_node.name.value
         new = (names.METHODS | names.FIELDS).get(old)
         if not is_method or new is None or old in self.own_fields:
