@@ -1,30 +1,23 @@
-"""Output on a terminal with rich: a progress bar while a command works, and tables.
+"""What a terminal is like, and tables on it with rich, which is imported only if there is one.
 
-rich is imported when there is a terminal to show something on, and only then. It keeps to NO_COLOR
-and TERM by itself. Commands show their work by `progress`, which has lines if there is no
-terminal; what the library returns is made by `tables`.
+What the library returns is made by `tables`, and commands show their work by `progress`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import sys
-import time
 
 from . import tables
 from .printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
     from typing import TextIO
 
-    from rich.progress import Progress, TaskID
 
-
-REFRESH_S = 0.1
 COLUMNS_UNKNOWN = 80  # if standard output is not a terminal
 _WIDE = 100_000  # characters: a terminal folds long lines, or whoever draws them cuts them
 
@@ -48,93 +41,6 @@ def terminal_columns() -> int:
     except (AttributeError, ValueError, OSError):
         columns = 0
     return columns or COLUMNS_UNKNOWN
-
-
-class ProgressBar:
-    """How much of how much is done; does nothing if no bar is shown. Thread-safe."""
-
-    def __init__(self, progress: Progress | None = None, task: TaskID | None = None) -> None:
-        self._progress = progress
-        self._task = task
-        self._drawn_at = 0.0
-
-    @property
-    def is_shown(self) -> bool:
-        return self._progress is not None
-
-    def advance(self, count: int = 1) -> None:
-        """So many more."""
-        if self._progress is not None and self._task is not None:
-            self._progress.advance(self._task, count)
-            self._draw(self._progress)
-
-    def show(self, done: int, total: int, description: str | None = None) -> None:
-        """So many of `total`, 0 for a total that is not known. description: instead of the old."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(
-                self._task, completed=done, total=total or None, description=description
-            )
-            self._draw(self._progress)
-
-    @contextlib.contextmanager
-    def hidden(self) -> Iterator[None]:
-        """Takes the bar away for the time of the block, which prints."""
-        if self._progress is None:
-            yield
-            return
-        self._progress.stop()
-        try:
-            yield
-        finally:
-            self._progress.start()
-
-    def _draw(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if now - self._drawn_at >= REFRESH_S:
-            self._drawn_at = now
-            progress.refresh()
-
-
-@contextlib.contextmanager
-def progress_bar(
-    description: str,
-    total: int | None = None,
-    unit: str = "bytes",
-    *,
-    wanted: bool | None = None,
-    stays: bool = True,
-    color: bool | None = None,
-) -> Iterator[ProgressBar]:
-    """A bar on standard error while the block runs.
-
-    total: in `unit`, None when it is not known yet. wanted: None is True where standard error is a
-    terminal. stays: the bar is there when it is done. color: None is as `wants_color` says.
-
-    It is drawn when it is moved, by the thread that moves it: the block may start processes.
-    """
-    if not (sys.stderr.isatty() if wanted is None else wanted):
-        yield ProgressBar()
-        return
-    from rich import progress as rich_progress
-    from rich.console import Console
-
-    if color is None:
-        color = wants_color(sys.stderr)
-    amounts: dict[str, list[rich_progress.ProgressColumn]] = {
-        "": [rich_progress.TimeElapsedColumn()],
-        "bytes": [rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn()],
-    }
-    columns = (
-        rich_progress.TextColumn("{task.description}:", markup=False),
-        rich_progress.TaskProgressColumn(),
-        rich_progress.BarColumn(),
-        *amounts.get(unit, [rich_progress.MofNCompleteColumn()]),
-    )
-    console = Console(stderr=True, force_terminal=True, no_color=not color)
-    with rich_progress.Progress(
-        *columns, console=console, auto_refresh=False, transient=not stays
-    ) as shown:
-        yield ProgressBar(shown, shown.add_task(description, total=total))
 
 
 def table_lines(

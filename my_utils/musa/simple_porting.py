@@ -20,7 +20,6 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from ..core.command_line import CommandParser, add_quiet, fail, parser, run_cli
 from ..core.outputs import open_output
 from ..core.progress import Progress
 from ..core.reprs import short_repr
-from ..core.terminal import ProgressBar, progress_bar
 from ..core.units import count_text
 from . import _porting_arguments as checked, _rules
 from ._port_context import is_reported
@@ -255,13 +253,12 @@ class SimplePorting:
             if is_new:
                 report.changed.append(link.new)
 
-    def _bar(self, files: int) -> AbstractContextManager[ProgressBar | Progress]:
-        if self._is_command and self.progress is None:
-            return Progress("simple_porting", files, "files", no_color=self._no_color)
-        return progress_bar("simple_porting", files, "files", wanted=self.progress, stays=False)
-
     def _in_parallel(self, work: Any, entries: Sequence[Entry]) -> Iterator[Any]:
-        bar = self._bar(len(entries))
+        is_quiet = self.progress is not None and not self.progress
+        bar = Progress(
+            "simple_porting", len(entries), "files", quiet=is_quiet, no_color=self._no_color,
+            bar=bool(self.progress), lines=self._is_command,
+        )  # fmt: skip
         with ThreadPoolExecutor(self.jobs) as pool, bar as shown:
             running: deque[Future[Any]] = deque()
             for entry in entries:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from my_utils.core.terminal import progress_bar
-
 from ..conftest import RunPython
 from ..support.on_terminal import on_terminal, plain
 from ..support.profile_rows import COLUMNS
@@ -63,13 +61,6 @@ print(status, "rich" in sys.modules)
 def test_quiet_shows_nothing(csv_path: Path) -> None:
     command = ["-m", "my_utils.csv2trace", str(csv_path), "-o", "trace.json", "--quiet"]
     assert on_terminal(command, csv_path.parent) == (0, "")
-
-
-def test_a_bar_that_is_not_shown_takes_calls() -> None:
-    with progress_bar("nothing", wanted=False) as bar:
-        bar.advance(3)
-        bar.show(3, 0)
-        assert not bar.is_shown
 
 
 RECORDINGS = """

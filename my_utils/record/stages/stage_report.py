@@ -24,7 +24,7 @@ from typing import Literal, TypedDict, cast
 from ... import _core
 from ...core.files import atomic_write
 from ...core.printable import encoded
-from ...core.terminal import progress_bar
+from ...core.progress import Progress
 from .rows import Path_, StageReader, StageRow, part_of_memory, parts_of_files, size_of_files
 from .steps import StepFilter, compile_steps
 
@@ -192,8 +192,9 @@ def collect(tag: str, test: Callable[[int], bool], report: Report) -> Collected:
         csv_path = Path(state["csv_path"])
         reader = StageReader(tag, state["attempt"])
         total = size_of_files(csv_path)
-        with progress_bar(
-            "reading stages", total, wanted=None if total >= BAR_BYTES_MIN else False
+        is_small = total < BAR_BYTES_MIN
+        with Progress(
+            "reading stages", total, "bytes", quiet=is_small, stays=True, lines=False
         ) as bar:
             collected = _collect(reader.read(parts_of_files(csv_path), bar.advance), test)
     else:
