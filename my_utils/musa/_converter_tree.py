@@ -96,9 +96,14 @@ class _Converter(cst.CSTTransformer):
     def note_missing(self, node: cst.CSTNode, path: str) -> None:
         self.note(node, f"{names.VERSION} has no counterpart of {path}: left")
 
-    def counted(self, old: cst.CSTNode, new: imports.Statements) -> None:
+    def counted(
+        self, old: cst.Import | cst.ImportFrom, new: imports.Statements
+    ) -> imports.Statements:
+        for path in imports.missing_of_import(old):
+            self.note_missing(old, path)
         is_same = isinstance(new, cst.CSTNode) and old.deep_equals(new)
         self.changes += not is_same
+        return new
 
     # --- before all else: which imported names get their new ones ---
 
@@ -315,13 +320,12 @@ class _Converter(cst.CSTTransformer):
     def leave_Import(
         self, original_node: cst.Import, updated_node: cst.Import
     ) -> imports.Statements:
-        for path in imports.missing_of_import(original_node):
-            self.note_missing(original_node, path)
-        new = imports.new_import(
-            original_node, lambda alias: self.known.binds_torch(original_node, alias)
+        return self.counted(
+            original_node,
+            imports.new_import(
+                original_node, lambda alias: self.known.binds_torch(original_node, alias)
+            ),
         )
-        self.counted(original_node, new)
-        return new
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
         return False
@@ -329,11 +333,8 @@ class _Converter(cst.CSTTransformer):
     def leave_ImportFrom(
         self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
     ) -> imports.Statements:
-        for path in imports.missing_of_import(original_node):
-            self.note_missing(original_node, path)
         new = imports.new_import_from(original_node, self.bound, self.moves_neutral)
-        self.counted(original_node, new)
-        return new
+        return self.counted(original_node, new)
 
     def bound(self, alias: cst.ImportAlias, new: str) -> str:
         """What an import binds afterwards: its new name where all uses of the old one are known."""

@@ -71,13 +71,13 @@ def MUSAExtension(
         _check_list("extra_compile_args", flags)
     dlink_libraries = _find_libraries("dlink_libraries", kwargs.pop("dlink_libraries", None))
     is_dlinked = check_bool("dlink", kwargs.pop("dlink", False)) or bool(dlink_libraries)
-    kwargs["include_dirs"] = [*(kwargs.get("include_dirs") or []), *include_paths()]
-    kwargs["library_dirs"] = [*(kwargs.get("library_dirs") or []), *library_paths()]
-    kwargs["libraries"] = [
-        *(kwargs.get("libraries") or []),
-        *TORCH_LIBRARIES,
-        *_toolkit.libraries(),
-    ]
+    for key, ours in {
+        "include_dirs": include_paths(),
+        "library_dirs": library_paths(),
+        "libraries": [*TORCH_LIBRARIES, *_toolkit.libraries()],
+        "extra_link_args": [f"-Wl,-rpath,{folder}" for folder in library_paths(musa=False)],
+    }.items():
+        kwargs[key] = [*(kwargs.get(key) or []), *ours]
     if is_dlinked:
         folders = [f"-L{folder}" for folder in kwargs["library_dirs"]]
         names = [f"-l{library}" for library in dlink_libraries]
@@ -85,10 +85,6 @@ def MUSAExtension(
             flags = {"cxx": list(flags or []), "mcc": list(flags or [])}
         dlink = [*flags.get("mcc_dlink", []), "-dlink", *folders, *names]
         kwargs["extra_compile_args"] = {**flags, "mcc_dlink": dlink}
-    kwargs["extra_link_args"] = [
-        *(kwargs.get("extra_link_args") or []),
-        *(f"-Wl,-rpath,{folder}" for folder in library_paths(musa=False)),
-    ]
     kwargs["language"] = "c++"
     extension = setuptools.Extension(name, list(sources), *args, **kwargs)
     extension.uses_musa = True

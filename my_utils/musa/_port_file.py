@@ -179,23 +179,16 @@ def _moved(hunks: str, old_lines: int, new_lines: int) -> str:
 
 
 def make_diff(old: bytes, new: bytes, old_name: str, new_name: str) -> str:
-    """A unified diff that `patch` takes, "" for none."""
+    """A unified diff that `patch` takes, "" for none. Texts are UTF-8, or nearly so."""
     if old == new:
         return ""
-    lines = difflib.unified_diff(_lines(_decode(old)), _lines(_decode(new)), old_name, new_name)
+    lines = difflib.unified_diff(_lines(old), _lines(new), old_name, new_name)
     return "".join(
         line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
     )
 
 
-def _decode(data: bytes) -> str:
-    """To show it: text in its encoding, what is none of it as a replacement character."""
-    for mark, encoding in MARKS:
-        if data.startswith(mark):
-            return data[len(mark) :].decode(encoding, "replace")
-    return data.decode("utf-8-sig", "replace")
-
-
-def _lines(text: str) -> list[str]:
-    """As a diff wants them: only \\n ends a line, and is part of it."""
-    return re.findall(r"[^\n]*\n|[^\n]+", text)
+def _lines(text: bytes) -> list[str]:
+    """As a diff wants them: only \\n ends a line, and is part of it. What is not UTF-8 becomes a
+    replacement character."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text.decode("utf-8-sig", "replace"))

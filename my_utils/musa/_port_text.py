@@ -72,13 +72,12 @@ class Rules:
         first = (_tier(given), whole_words)
         self.stand_ins = Placeholders()
         hidden = tuple((old, self.stand_ins.add(new)) for old, new in first[0] if new is not None)
-        self.hides_given = Replacer([(hidden, whole_words)] if is_hip and given else [])
+        self.hides_given = Replacer([(hidden, whole_words)] if is_hip else [])
         watches: Pairs = [(each.encode(), None) for each in defaults.watches]
         second = ([*_tier(defaults.pairs), *watches], True)
-        # A tier without rules would only cost a pass over the text.
-        self.given = Replacer([tier for tier in (first,) if tier[0]])
-        self.all = Replacer([tier for tier in (first, second) if tier[0]])
-        self.watches = Replacer([tier for tier in ((watches, True),) if tier[0]])
+        self.given = Replacer([first])
+        self.all = Replacer([first, second])
+        self.watches = Replacer([(watches, True)])
 
     def users_matches(self, text: bytes) -> int:
         """How often the user's rules change a text."""

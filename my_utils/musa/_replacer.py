@@ -29,7 +29,10 @@ class Replacer:
     """
 
     def __init__(self, tiers: Sequence[tuple[Rules, bool]]) -> None:
-        self._tiers = [_Whole(rules) if whole else _Anywhere(rules) for rules, whole in tiers]
+        # A tier without rules would only cost a pass over the text.
+        self._tiers = [
+            _Whole(rules) if whole else _Anywhere(rules) for rules, whole in tiers if rules
+        ]
 
     def replace(self, text: bytes) -> tuple[bytes | None, int, dict[str, tuple[int, int]]]:
         """The new text, None where nothing changes; how many places changed; and the watched names:

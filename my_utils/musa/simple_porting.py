@@ -20,7 +20,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -364,9 +364,7 @@ def _parsed(own: CommandParser, chosen: argparse.Namespace) -> SimplePorting:
 
 
 def _write_report(path: str, report: PortingReport) -> None:
-    content = {**vars(report), "output": str(report.output)}
-    content["unmapped"] = [vars(each) for each in report.unmapped]
-    content["guards"] = [vars(each) for each in report.guards]
+    content = {**asdict(report), "output": str(report.output)}
     with open_output(path) as file:
         file.write(json.dumps(content, indent=1).encode())
 
