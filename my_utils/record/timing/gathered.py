@@ -140,10 +140,8 @@ class TimeData:
 
         q: from 0 to 100, one or several. TypeError and ValueError for others.
         """
-        if isinstance(q, numbers.Real):
-            return self._percentiles([_checked_percent(q)])[0]
         if isinstance(q, (str, bytes)) or not isinstance(q, Iterable):
-            raise TypeError(f"q must be a number from 0 to 100, or several, not {q!r:.100}")
+            return self._percentiles([_checked_percent(q)])[0]
         return self._percentiles([_checked_percent(each) for each in q])
 
     def _percentiles(self, wanted: list[float]) -> list[float]:
@@ -344,16 +342,6 @@ class GatheredTime(ProfiledTime):
             rest = f" and {more} more" if more else ""
             lines.append(f"missing: rank {', '.join(shown)}{rest}")
         return lines
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        tables = {name: data._table for name, data in self.items()}
-        return _rebuilt, (type(self), tables, self.world_size, self.missing)
-
-
-def _rebuilt(
-    cls: type[GatheredTime], tables: dict[str, Table], world_size: int, missing: dict[int, str]
-) -> GatheredTime:
-    return cls(tables, world_size=world_size, missing=missing)
 
 
 def _checked_percent(q: Any) -> float:

@@ -28,7 +28,6 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar, overload
 
 from ... import _core
-from ..._core import timer as timer
 from ...core.arguments import check_int, check_seconds, check_str
 from ...core.public import public
 from ...core.ranks import (
@@ -41,10 +40,8 @@ from ...core.ranks import (
 from ...core.reprs import short_repr
 from ...core.store import default_store
 from ...core.warnings import warn_once
-from .gathered import GatheredTime, ProfiledTime, TimeData
+from .gathered import GatheredTime
 from .timed import timed
-
-__all__ = ["GatheredTime", "ProfiledTime", "TimeData", "TimeManager", "timer", "timer_wrap"]
 
 _SECONDS_MAX = 9e9  # in ns it fits in 63 bits
 
