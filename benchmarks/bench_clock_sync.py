@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.harness import Claim, take_turns
 from my_utils.cluster.clock_sync import client as clock_socket
-from my_utils.cluster.clock_sync.star import Refresher, Rendezvous
+from my_utils.cluster.clock_sync.star import Refresher
 from my_utils.cluster.clock_sync.synchronizer import ROUNDS
 
 ONE_WAY_S = 1e-4
@@ -74,7 +74,9 @@ def line_up(job: Job, store: Any, rank: int) -> tuple[int, float, float]:
     """What one rank does; how wrong it is in ns, the bound of that and the round trip in s."""
     late_ns = job.late_ns(job.host_of(rank))
     refresher = Refresher(
-        Rendezvous(store, rank, job.ranks),
+        store,
+        rank,
+        job.ranks,
         f"host{job.host_of(rank)}",
         ROUNDS,
         lambda: time.time_ns() - late_ns,

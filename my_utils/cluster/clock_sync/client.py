@@ -128,15 +128,12 @@ def ask(address: tuple[str, int], retries: int, *, timeout_s: float, **options: 
     while True:
         try:
             return measure(address, timeout_s=timeout_s, **options)
-        except ConnectionRefusedError as error:
-            if time.monotonic() > deadline:
-                raise _unread(address, error) from error
-            time.sleep(0.02)
         except (OSError, ClockSyncError) as error:
-            failed += 1
-            if failed > retries:
-                raise _unread(address, error) from error
-
-
-def _unread(address: tuple[str, int], error: Exception) -> ClockSyncError:
-    return ClockSyncError(f"the clock of {address[0]} port {address[1]} could not be read: {error}")
+            is_down = isinstance(error, ConnectionRefusedError)
+            failed += not is_down
+            if failed > retries or (is_down and time.monotonic() > deadline):
+                raise ClockSyncError(
+                    f"the clock of {address[0]} port {address[1]} could not be read: {error}"
+                ) from error
+            if is_down:
+                time.sleep(0.02)

@@ -109,7 +109,7 @@ class ClockOffset(float):
         return Fraction(self.offset_ns, 10**9)
 
 
-def estimate(exchanges: Sequence[Exchange], drift_ppm_max: float = DRIFT_PPM_MAX) -> ClockOffset:
+def estimate(exchanges: Sequence[Exchange]) -> ClockOffset:
     """The offset at the time of the quickest exchange, estimated from all exchanges. `error_s` is
     at most half of its round trip and its slack. `ClockOffset.error_at` adds the possible drift
     since then.
@@ -123,7 +123,7 @@ def estimate(exchanges: Sequence[Exchange], drift_ppm_max: float = DRIFT_PPM_MAX
     for sent, received, answered, returned, slack in exchanges:
         if returned < sent or answered < received:
             raise ClockSyncError("a clock was set back during the exchange")
-        drift = math.ceil(abs(quickest.returned_ns - returned) * drift_ppm_max * 1e-6)
+        drift = math.ceil(abs(quickest.returned_ns - returned) * DRIFT_PPM_MAX * 1e-6)
         least = max(least, answered - returned - drift - slack)
         most = min(most, received - sent + drift + slack)
     if least > most:

@@ -19,9 +19,9 @@ import os
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from ...core.store import default_store, wait_for_keys
+from ...core.store import wait_for_keys
 from ...core.warnings import warn_once
 from ...record.log.logger import GlobalLogger
 from .client import ask
@@ -31,7 +31,6 @@ from .steady import Clock
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
-    from torch.distributed import ProcessGroup
 
 
 UNKNOWN = ClockOffset(0, float("inf"))
@@ -39,32 +38,16 @@ LEADS_MAX = 3  # ranks of a host that try within one call's time
 STALE_MAX = 3  # intervals without a new answer, after which another rank of the host asks
 
 
-class Rendezvous(NamedTuple):
-    """The rendezvous of one call: its keys in the store."""
-
-    store: Store
-    rank: int
-    size: int
-
-    @classmethod
-    def of(cls, group: ProcessGroup | None, name: str) -> Rendezvous | None:
-        """None without torch.distributed; ValueError for a group without this rank."""
-        store = default_store(f"my_utils/clock/{name}")
-        if store is None:
-            return None
-        import torch.distributed as dist
-
-        rank = dist.get_rank(group)
-        if rank < 0:
-            raise ValueError("group must be one that this rank belongs to")
-        return cls(store, rank, dist.get_world_size(group))
-
-
 class Refresher:
-    """This rank's part in the alignment of the clocks: once, or at an interval."""
+    """This rank's part in the alignment of the clocks: once, or at an interval.
 
-    def __init__(self, rendezvous: Rendezvous, machine: str, rounds: int, clock: Clock) -> None:
-        self._store, self._rank, self._size = rendezvous
+    store: where the ranks of one call meet, for its keys only. size: how many ranks there are.
+    """
+
+    def __init__(
+        self, store: Store, rank: int, size: int, machine: str, rounds: int, clock: Clock
+    ) -> None:
+        self._store, self._rank, self._size = store, rank, size
         self._machine, self._rounds, self._clock = machine, rounds, clock
         self._history = ClockHistory()
         self._server: ClockServer | None = None

@@ -24,10 +24,11 @@ from ...core.lazy_modules import lazy_module
 from ...core.public import public
 from ...core.ranks import boot_id, check_rank, host_name
 from ...core.reprs import short_repr
+from ...core.store import default_store
 from .client import ROUNDS_MAX, ask
 from .offset import ClockHistory, ClockOffset, ClockSyncError, estimate
 from .server import PORT_MAX, ClockServer
-from .star import Refresher, Rendezvous
+from .star import Refresher
 from .steady import Clock, exchange, make_answer, read
 
 if TYPE_CHECKING:
@@ -199,12 +200,17 @@ class ClockSynchronizer:
         name = "world" if group is None else str(getattr(group, "group_name", "none"))
         with cls._lock:  # the calls of a group have the same numbers on all its ranks
             call = cls._calls[name] = cls._calls.get(name, 0) + 1
-        rendezvous = Rendezvous.of(group, f"{name}/{call}")
-        if rendezvous is None:
+        store = default_store(f"my_utils/clock/{name}/{call}")
+        if store is None:
             return ClockOffset(0, 0.0, measured_ns=clock())
+        import torch.distributed as dist
+
+        rank = dist.get_rank(group)
+        if rank < 0:
+            raise ValueError("group must be one that this rank belongs to")
         if machine is None:
             machine = boot_id() or host_name()
-        refresher = Refresher(rendezvous, machine, rounds, clock)
+        refresher = Refresher(store, rank, dist.get_world_size(group), machine, rounds, clock)
         offset = refresher.begin(host, timeout_s)
         with cls._lock:
             before, cls._before[name] = cls._before.get(name), refresher
