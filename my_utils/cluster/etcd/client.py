@@ -10,6 +10,7 @@ One thread makes the calls of a connection; a watch is read by a separate thread
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import secrets
@@ -91,15 +92,13 @@ class Connection:
     are given a second only.
     """
 
-    def __init__(
-        self, where: Where, *, call_s: float = 5.0, deadline: float = float("inf")
-    ) -> None:
+    def __init__(self, where: Where, *, call_s: float) -> None:
         # pyetcd needs grpcio and protobuf, which come with it in the extra.
         self.rpc: Any = require("pyetcd.etcdrpc", "etcd_barrier")
         self._grpc: Any = require("grpc", "etcd_barrier")
         self._where = where
         self._call_s = call_s
-        self.deadline = deadline
+        self.deadline = math.inf
         self._credentials: Any = None
         if where.secure:
             self._credentials = self._grpc.ssl_channel_credentials(
