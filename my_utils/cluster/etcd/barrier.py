@@ -31,7 +31,7 @@ from typing import Any
 import msgspec
 
 from ...core.warnings import warn_once
-from .client import Connection, Lost, Unreachable, Watch
+from .client import Connection, Interrupted, Lost, Unreachable
 from .rounds import (
     KEPT_S,
     EtcdBarrierError,
@@ -119,8 +119,11 @@ class Participant:
         while True:
             try:
                 return self._take_part()
+            except Interrupted as error:
+                self.watch_from = max(self.watch_from, error.revision)
             except Lost:
                 self.lease = self.came = 0
+                self.etcd.close()
             except Unreachable as error:
                 self._pause(error)
 
@@ -141,12 +144,14 @@ class Participant:
             outcome = self._come()
             if outcome is not None:
                 return outcome
-        with self.etcd.watch(self._ranges(), self.watch_from) as watch:
-            while True:
-                outcome = self._look() or self._judge()
-                if outcome is not None:
-                    return outcome
-                self._sleep(watch)
+        self.etcd.watch(**Keys.whole(self.keys.control))  # the state and the calls
+        outcome = self._look()
+        if outcome is None:
+            self._watch_members()
+        while outcome is None:
+            self._sleep()
+            outcome = self._look() or self._judge()
+        return outcome
 
     def _leave(self) -> None:
         """Deletes its key at once. If etcd cannot be reached, the lease ends by itself."""
@@ -209,44 +214,34 @@ class Participant:
 
     # --- waiting ---
 
-    def _ranges(self) -> list[Any]:
-        """The keys whose changes end a wait: the state, the calls, and deleted keys of members."""
-        create = self.rpc.WatchCreateRequest
-        return [
-            create(**Keys.whole(self.keys.control)),
-            create(
-                **Keys.whole(self.keys.members(self.round)),
-                filters=[create.NOPUT],
-                prev_kv=True,
-            ),
-        ]
+    def _watch_members(self) -> None:
+        """Keys of members that were deleted since this one came end a wait, too."""
+        self.etcd.watch(
+            **Keys.whole(self.keys.members(self.round)),
+            filters=[self.rpc.WatchCreateRequest.NOPUT],
+            prev_kv=True,
+            start_revision=self.watch_from,
+        )
 
-    def _sleep(self, watch: Watch) -> None:
+    def _sleep(self) -> None:
         """Waits for an event or the next thing to do, and keeps the lease alive."""
         if time.monotonic() >= self.next_keep_alive:
             self._keep_alive()
         until = min(self.next_keep_alive, max(self._end_of_wait(), self.next_judgement))
-        try:
-            response = watch.get(until - time.monotonic())
-            while response is not None:
-                self._take(response)
-                response = watch.get(0)
-        except EOFError as error:
-            raise self.etcd.lost(str(error)) from error
+        events = self.etcd.events(until - time.monotonic())
+        while events is not None:
+            for event in events:
+                self._take(event)
+            events = self.etcd.events(0)
 
-    def _take(self, response: Any) -> None:
-        if response.compact_revision:
-            self.watch_from = int(response.compact_revision)
-        if response.canceled:
-            raise self.etcd.lost(response.cancel_reason or "the watch was cancelled")
-        members = self.keys.members(self.round)
-        for event in response.events:
-            deleted = event.type == event.DELETE and event.kv.key.startswith(members)
-            if deleted and event.prev_kv.mod_revision > self.came:
-                name = _name_of(event.kv.key)
-                if name != self.name:
-                    due = time.monotonic() + self.terms.restart_s
-                    self.gone.setdefault(name, (due, Holder.of(event.prev_kv.value).who))
+    def _take(self, event: Any) -> None:
+        """Notes who is gone; of keys of members there are no events but that they were deleted."""
+        is_members = event.key.startswith(self.keys.members(self.round))
+        if is_members and event.prev_mod_revision > self.came:
+            name = _name_of(event.key)
+            if name != self.name:
+                due = time.monotonic() + self.terms.restart_s
+                self.gone.setdefault(name, (due, Holder.of(event.prev_value).who))
 
     def _keep_alive(self) -> None:
         self.etcd.keep_alive(self.lease)

@@ -1,23 +1,24 @@
 """Calls to an etcd cluster, through any of its endpoints that answers.
 
-The messages and stubs are those of `etcd-sdk-python` (imported as pyetcd). The channels are made
-here, because a barrier must survive the loss of an endpoint. A call that fails because of its
-endpoint raises `Unreachable`, and the next call goes to the next endpoint over a new channel.
-Tokens are requested again when they expire, as they do when etcd restarts.
+They go through the client of `etcd-sdk-python` (imported as pyetcd). It could choose among several
+endpoints, but would keep its channels, which wait longer after each failure, and its token, which
+expires and ends when etcd restarts. So each client has one endpoint: a call that fails because of
+it raises `Unreachable`, and the next call goes to the next endpoint with a new client.
 
-One thread makes the calls of a connection; a watch is read by a separate thread.
+One thread makes the calls of a connection; the client has another for the watch, which fills a
+queue.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import queue
 import secrets
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,15 @@ class Refused(Exception):
 
 class Lost(Exception):
     """A lease has ended, or what was written is gone: begin anew."""
+
+
+class Interrupted(Exception):
+    """The watches have ended, as the token has, or etcd keeps no events before `revision` any
+    more: begin them anew."""
+
+    def __init__(self, revision: int = 0) -> None:
+        super().__init__(revision)
+        self.revision = revision
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,7 @@ class Connection:
     def __init__(self, where: Where, *, call_s: float) -> None:
         # pyetcd needs grpcio and protobuf, which come with it in the extra.
         self.rpc: Any = require("pyetcd.etcdrpc", "etcd_barrier")
+        self._pyetcd: Any = require("pyetcd", "etcd_barrier")
         self._grpc: Any = require("grpc", "etcd_barrier")
         self._where = where
         self._call_s = call_s
@@ -105,8 +116,8 @@ class Connection:
                 _read(where.ca_cert), _read(where.cert_key), _read(where.cert_cert)
             )
         self._turn = secrets.randbelow(len(where.endpoints))  # clients spread over the cluster
-        self._channel: Any = None
-        self._token: str | None = None
+        self._client: Any = None
+        self._changes: queue.SimpleQueue[Any] = queue.SimpleQueue()  # of the watches
 
     @property
     def endpoint(self) -> str:
@@ -114,111 +125,113 @@ class Connection:
         return self._where.endpoints[self._turn % len(self._where.endpoints)]
 
     def close(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
+        """Ends the watches too."""
+        client, self._client = self._client, None
+        self._changes = queue.SimpleQueue()
+        if client is not None:
+            client.close()
 
     # --- calls ---
 
     def transaction(self, compare: list[Any], success: list[Any]) -> Any:
         """Does all of `success` if all of `compare` hold; the response says `succeeded`."""
         request = self.rpc.TxnRequest(compare=compare, success=success)
-        return self._call("KV", "Txn", request)
+        # The transactions of the client cannot count keys.
+        return self._call(lambda client: client.kvstub.Txn(
+            request, client.timeout, metadata=client.metadata
+        ))  # fmt: skip
 
     def grant(self, ttl_s: int) -> tuple[int, int]:
         """A new lease: its number, and the seconds that etcd gives it."""
-        response = self._call("Lease", "LeaseGrant", self.rpc.LeaseGrantRequest(TTL=ttl_s))
-        return int(response.ID), int(response.TTL)
+        lease = self._call(lambda client: client.lease(ttl_s))
+        return int(lease.id), int(lease.ttl)
 
     def keep_alive(self, lease: int) -> None:
         """Starts the lease's time again; raises Lost when it has ended."""
-        request = self.rpc.LeaseKeepAliveRequest(ID=lease)
-        if self._call("Lease", "LeaseKeepAlive", request, stream=True).TTL <= 0:
+        response = self._call(lambda client: next(client.refresh_lease(lease), None))
+        if response is None:
+            raise self.lost("the stream ended without an answer")
+        if response.TTL <= 0:
             raise Lost(f"lease {lease} has ended")
 
     def revoke(self, lease: int) -> None:
         """Ends the lease, and deletes the keys under it."""
-        self._call("Lease", "LeaseRevoke", self.rpc.LeaseRevokeRequest(ID=lease))
+        try:
+            self._call(lambda client: client.revoke_lease(lease))
+        except Interrupted:
+            self._call(lambda client: client.revoke_lease(lease))
 
-    def watch(self, ranges: list[Any], revision: int) -> Watch:
-        """What happens in the ranges, `WatchCreateRequest`s, from `revision` on."""
-        for create in ranges:
-            create.start_revision = revision
-        requests = [self.rpc.WatchRequest(create_request=create) for create in ranges]
-        stub = self.rpc.WatchStub(self._open())
-        return Watch(stub.Watch, requests, self._metadata())
+    def watch(self, **where: Any) -> None:
+        """From its return on `events` has what happens there, until `close`. where: arguments of
+        pyetcd's `add_watch_callback`. Events of the past come too with a `start_revision`, but
+        etcd is slow to bring them."""
+        self._call(lambda client: client.add_watch_callback(callback=self._changes.put, **where))
+
+    def events(self, timeout_s: float) -> Any:
+        """The next events of the watches; None when there were none in time."""
+        try:
+            found = self._changes.get(timeout=max(0.0, timeout_s))
+        except queue.Empty:
+            return None
+        if isinstance(found, self._pyetcd.exceptions.RevisionCompactedError):
+            self.close()
+            raise Interrupted(int(found.compacted_revision))
+        if found is None or isinstance(found, Exception):
+            details = getattr(found, "details", lambda: "the watch has ended")
+            raise self.lost(str(details()))
+        return found.events
 
     def lost(self, why: str) -> Unreachable:
         """Leaves the endpoint for the next one; the error to raise."""
         where = self.endpoint
         self.close()
         self._turn += 1
-        self._token = None
         return Unreachable(f"{where}: {why}")
 
     # --- how ---
 
-    def _open(self) -> Any:
-        if self._channel is None:
-            options = list(_CHANNEL_OPTIONS)
-            if self._credentials is None:
-                self._channel = self._grpc.insecure_channel(self.endpoint, options)
-            else:
-                self._channel = self._grpc.secure_channel(self.endpoint, self._credentials, options)
-        return self._channel
-
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        if self._where.user is None:
-            return _NEEDS_LEADER
-        if self._token is None:
-            self._token = self._authenticate()
-        return (*_NEEDS_LEADER, ("token", self._token)) if self._token else _NEEDS_LEADER
-
-    def _authenticate(self) -> str:
-        """A token for the user; empty where etcd does not ask for one."""
-        request = self.rpc.AuthenticateRequest(name=self._where.user, password=self._where.password)
-        stub = self.rpc.AuthStub(self._open())
+    def _call(self, function: Callable[[Any], Any]) -> Any:
+        """What the function returns for the client."""
+        is_new = self._client is None
+        if is_new:
+            self._client = self._connect()
+        self._client.timeout = self._limit()
         try:
-            return str(stub.Authenticate(request, self._limit(), metadata=_NEEDS_LEADER).token)
+            return function(self._client)
+        except (self._grpc.RpcError, self._pyetcd.Etcd3Exception) as error:
+            # pyetcd's errors hide those of gRPC. A watch that does not begin in time has none.
+            cause = error if isinstance(error, self._grpc.RpcError) else error.__context__
+            if not isinstance(cause, self._grpc.RpcError):
+                raise self.lost("the watch did not begin in time") from error
+            if not is_new and self._token_has_ended(cause):
+                self.close()
+                raise Interrupted from error
+            raise self._translated(cause) from error
+
+    def _connect(self) -> Any:
+        host, _, port = self.endpoint.rpartition(":")
+        endpoint = self._pyetcd.Endpoint(
+            host, port, self._where.secure, self._credentials, 0, _CHANNEL_OPTIONS
+        )
+        make = functools.partial(self._pyetcd.MultiEndpointEtcd3Client, [endpoint], self._limit())
+        try:
+            client = make(self._where.user, self._where.password)
         except self._grpc.RpcError as error:
-            if error.code() is self._grpc.StatusCode.FAILED_PRECONDITION:
-                return ""
-            raise self._translated(error) from error
+            if error.code() is not self._grpc.StatusCode.FAILED_PRECONDITION:
+                endpoint.close()
+                raise self._translated(error) from error
+            client = make()  # etcd does not ask who it is
+        client.metadata = (*_NEEDS_LEADER, *(client.metadata or ()))
+        client.call_credentials = None  # the token again, which gRPC refuses to send without TLS
+        return client
 
     def _limit(self) -> float:
         return min(self._call_s, max(_LEAST_CALL_S, self.deadline - time.monotonic()))
 
-    def _call(self, service: str, method: str, request: Any, stream: bool = False) -> Any:
-        try:
-            return self._call_once(service, method, request, stream)
-        except self._grpc.RpcError as error:
-            if not self._token or not self._token_has_ended(error):
-                raise self._translated(error) from error
-        self._token = None
-        try:
-            return self._call_once(service, method, request, stream)
-        except self._grpc.RpcError as error:
-            raise self._translated(error) from error
-
-    def _call_once(self, service: str, method: str, request: Any, stream: bool) -> Any:
-        metadata = self._metadata()
-        stub = getattr(self.rpc, f"{service}Stub")(self._open())
-        call = getattr(stub, method)
-        if not stream:
-            return call(request, self._limit(), metadata=metadata)
-        responses = call(iter([request]), self._limit(), metadata=metadata)
-        try:
-            for response in responses:
-                return response
-        finally:
-            responses.cancel()
-        raise self.lost("the stream ended without an answer")
-
     def _token_has_ended(self, error: Any) -> bool:
-        codes = self._grpc.StatusCode
-        details = str(error.details())
-        return error.code() is codes.UNAUTHENTICATED or (
-            error.code() is codes.INVALID_ARGUMENT and "auth store is old" in details
+        is_unknown = error.code() is self._grpc.StatusCode.UNAUTHENTICATED
+        return self._where.user is not None and (
+            is_unknown or "auth store is old" in str(error.details())
         )
 
     def _translated(self, error: Any) -> Exception:
@@ -235,51 +248,6 @@ class Connection:
         if code in refusals:
             return Refused(f"{self.endpoint}: {details}")
         return self.lost(f"{details} ({code.name})")
-
-
-class Watch:
-    """Responses of a watch, in the order of their coming, read by a thread. A `with` block ends it.
-
-    `get` gives the next response, None when there was none in time, and EOFError says that the
-    stream has ended.
-    """
-
-    def __init__(self, method: Any, requests: list[Any], metadata: Any) -> None:
-        self._responses: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._closed = threading.Event()
-        self._stream = method(self._send(requests), metadata=metadata)
-        self._thread = threading.Thread(target=self._read, name="my_utils etcd watch", daemon=True)
-        self._thread.start()
-
-    def _send(self, requests: list[Any]) -> Iterator[Any]:
-        yield from requests
-        self._closed.wait()  # the stream stays open in both directions
-
-    def _read(self) -> None:
-        why = "the watch has ended"
-        try:
-            for response in self._stream:
-                self._responses.put(response)
-        except Exception as error:  # grpc's, or of a channel that was closed meanwhile
-            why = str(error.details() if hasattr(error, "details") else error)
-        self._responses.put(EOFError(why))
-
-    def get(self, timeout_s: float) -> Any:
-        try:
-            response = self._responses.get(timeout=max(0.0, timeout_s))
-        except queue.Empty:
-            return None
-        if isinstance(response, EOFError):
-            raise response
-        return response
-
-    def __enter__(self) -> Watch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        self._stream.cancel()
-        self._thread.join()
 
 
 def _read(path: str | None) -> bytes | None:

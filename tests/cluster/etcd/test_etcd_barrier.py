@@ -288,6 +288,21 @@ def test_etcd_restarts_in_the_middle(crew: Crew, at: dict[str, Any], server: Etc
     assert crew.results(EIGHT) == {"passed"}
 
 
+def test_etcd_restarts_and_keeps_no_history(
+    crew: Crew, at: dict[str, Any], server: EtcdServer
+) -> None:
+    """A watch that begins again asks for events that etcd has compacted."""
+    crew.come(range(7), **at)
+    wait_until(lambda: answered_by(at) == set(range(7)))
+    pyetcd = importlib.import_module("pyetcd")
+    with pyetcd.client(port=server.port) as client:
+        client.compact(client.put("other", "x").header.revision)
+    server.kill()
+    server.start()
+    crew.come([7], **at)
+    assert crew.results(EIGHT) == {"passed"}
+
+
 def test_the_state_is_kept_as_long_as_it_is_used(server: EtcdServer, at: dict[str, Any]) -> None:
     mine = {**at, "world_size": 1}
     pyetcd = importlib.import_module("pyetcd")
