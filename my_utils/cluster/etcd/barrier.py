@@ -34,7 +34,6 @@ from ...core.warnings import warn_once
 from .client import Connection, Interrupted, Lost, Unreachable
 from .rounds import (
     KEPT_S,
-    EtcdBarrierError,
     EtcdBarrierTimeout,
     Holder,
     Keys,
@@ -130,11 +129,10 @@ class Participant:
     def _pause(self, error: Unreachable) -> None:
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise EtcdBarrierTimeout(
-                f"etcd_barrier {self.keys.prefix!r}: etcd cannot be reached after "
-                f"{time.monotonic() - self.began:.1f} s, and who is missing is not known: {error}",
-                self.keys.prefix,
-                self.keys.world_size,
+            raise self.keys.error(
+                f"etcd cannot be reached after {time.monotonic() - self.began:.1f} s, and who is "
+                f"missing is not known: {error}",
+                EtcdBarrierTimeout,
             ) from error
         warn_once("etcd unreachable", f"etcd cannot be reached, trying again: {error}")
         time.sleep(min(max(self.terms.interval_s, LEAST_PAUSE_S), left))
@@ -312,11 +310,9 @@ class Participant:
     def _check_is_mine(self, value: bytes) -> None:
         holder = Holder.of(value)
         if holder.id != Holder.of(self.value).id:
-            raise EtcdBarrierError(
-                f"etcd_barrier {self.keys.prefix!r}: another process joined as rank "
-                f"{self.name} ({holder.who}) and replaced this one ({self.terms.who})",
-                self.keys.prefix,
-                self.keys.world_size,
+            raise self.keys.error(
+                f"another process joined as rank {self.name} ({holder.who}) and replaced this one "
+                f"({self.terms.who})"
             )
 
     def _call(self, state: State, seen: int) -> int:

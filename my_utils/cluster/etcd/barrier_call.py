@@ -187,14 +187,14 @@ def _wait(terms: Terms, where: Where) -> None:
     try:
         Participant(etcd, terms).run()
     except Refused as error:
-        raise _error(terms, f"etcd refuses: {error}") from error
+        raise terms.keys.error(f"etcd refuses: {error}") from error
     except (Damaged, Foreign) as error:
-        raise _error(
-            terms, f"another program keeps something under this prefix: {error}"
+        raise terms.keys.error(
+            f"another program keeps something under this prefix: {error}"
         ) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         text = "etcd, or what others keep there, returned an invalid value"
-        raise _error(terms, f"{text}: {error!r:.300}") from error
+        raise terms.keys.error(f"{text}: {error!r:.300}") from error
     finally:
         etcd.close()
 
@@ -216,15 +216,10 @@ def _wait_elsewhere(terms: Terms, where: Where) -> None:
     finally:
         _end(helper)
     if not response:
-        raise _error(
-            terms, f"the process that waits for this one ended with status {helper.returncode}"
+        raise terms.keys.error(
+            f"the process that waits for this one ended with status {helper.returncode}"
         )
     msgspec.msgpack.decode(response, type=Outcome).raise_error(terms.keys)
-
-
-def _error(terms: Terms, text: str) -> EtcdBarrierError:
-    prefix, world_size = terms.keys.prefix, terms.keys.world_size
-    return EtcdBarrierError(f"etcd_barrier {prefix!r}: {text}", prefix, world_size)
 
 
 def _end(helper: subprocess.Popen[bytes]) -> None:

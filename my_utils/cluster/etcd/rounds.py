@@ -131,6 +131,9 @@ class Keys:
         slash, behind which comes a 0."""
         return {"key": prefix, "range_end": prefix[:-1] + b"0"}
 
+    def error(self, text: str, kind: type[EtcdBarrierError] = EtcdBarrierError) -> EtcdBarrierError:
+        return kind(f"etcd_barrier {self.prefix!r}: {text}", self.prefix, self.world_size)
+
     def other_sizes(self, keys: Iterable[bytes]) -> list[int]:
         """The numbers of ranks that others under the same prefix wait for."""
         sizes = set()
