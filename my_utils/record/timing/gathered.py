@@ -289,16 +289,17 @@ class ProfiledTime(Mapping[str, TimeData]):
 
         OSError if the file cannot be read, ValueError if it holds something else.
         """
+        from ...core.plain_files import load_plain  # which takes its time
+
         target = _with_suffix(path)
-        content = _load_content(target)
         try:
-            if content["format"] != _FORMAT or content["version"] != _VERSION:
-                raise ValueError(f"{content['format']!r:.50}, version {content['version']!r:.50}")
+            content = load_plain(target, _FORMAT, _VERSION, "file of gathered times")
             tables = {str(name): _make_table(times) for name, times in content["times"].items()}
             missing = {int(rank): str(why) for rank, why in content["missing"].items()}
             return GatheredTime(tables, world_size=int(content["world_size"]), missing=missing)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise ValueError(f"{target}: not a file of gathered times ({error})") from None
+            why = str(error).removeprefix(f"{target}: ")
+            raise ValueError(f"{target}: not a file of gathered times ({why})") from None
 
 
 @public("my_utils.timing")
@@ -428,17 +429,6 @@ def _make_tensors(table: Table) -> dict[str, Any]:
         "bucket_count": table.buckets[used],
     }
     return {name: torch.from_numpy(np.array(column)) for name, column in columns.items()}
-
-
-def _load_content(target: Path) -> Any:
-    import torch
-
-    try:
-        return torch.load(target, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # torch raises anything for bytes that are not its file
-        raise ValueError(f"{target}: not a file of gathered times ({error})") from None
 
 
 def _make_table(times: Mapping[str, Any]) -> Table:
