@@ -295,6 +295,26 @@ def test_user_and_password(tmp_path: Path) -> None:
             assert waits.result()
 
 
+@pytest.mark.slow
+@with_etcd
+@needs_openssl
+def test_a_token_that_ends_while_it_is_used(tmp_path: Path) -> None:
+    own, public = str(tmp_path / "own.pem"), str(tmp_path / "public.pem")
+    subprocess.run(["openssl", "genrsa", "-out", own], check=True, capture_output=True)
+    command = ["openssl", "rsa", "-in", own, "-pubout", "-out", public]
+    subprocess.run(command, check=True, capture_output=True)
+    token = f"jwt,pub-key={public},priv-key={own},sign-method=RS256,ttl=1s"
+    with EtcdServer(tmp_path, arguments=("--auth-token", token)) as server:
+        ask_for_passwords(server)
+        at: dict[str, Any] = {"etcd_port": server.port, "timeout_s": PATIENT_S, "restart_s": 60}
+        ann: dict[str, Any] = {"user": "ann", "password": "ann's word"}
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(etcd_barrier, "team/t", 2, rank=0, lease_s=3, **at, **ann)
+            time.sleep(3)  # and the lease is kept alive meanwhile
+            assert etcd_barrier("team/t", 2, rank=1, lease_s=60, **at, **ann)
+            assert waits.result()
+
+
 # --- processes ---
 
 
