@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...core.arguments import check_int, check_switch, check_tolerance
 from ...core.public import public
 from ...core.warnings import warn_once
 from .check import OpCheck, Rules, Slack, check_view, coarsest
@@ -17,7 +16,8 @@ from .finite import Counts, is_clean, is_finding
 from .inputs import distinct_tensors, tensors_in
 from .mode import RULE, OpMode, OpModeError, alone, dump_or_say
 from .module_path import Scope, where
-from .policy import Action, OpPlan, OpPolicy
+from .options import OpOptions
+from .policy import Action, OpPlan
 from .reference import Draws, NotComparable, OpCopy, Reference
 from .rounding import find_slacks
 from .summary import OpSummary
@@ -31,14 +31,6 @@ _OF_VIEWS = Rules(strides=True)
 class CompareError(OpModeError):
     """An operator failed, and `dump_error_data` asks to stop there; `files`: what was dumped. Or
     nothing at all could be tested in a block; then there are no files."""
-
-
-def choose_targets(target_list: Any, target_op: Any) -> tuple[Any, str]:
-    if target_list is not None and target_op is not None:
-        raise ValueError("target_op is another name of target_list: give one of them")
-    if target_op is not None:
-        return target_op, "target_op"
-    return target_list, "target_list"
 
 
 @public("my_utils.compare_tool")
@@ -115,30 +107,11 @@ class CompareWithCPU(OpMode):
         stacks: bool = False,
         max_elements: int | None = None,
     ) -> None:
-        targets, argument = choose_targets(target_list, target_op)
-        super().__init__(
-            enabled=enabled,
-            policy=OpPolicy(targets, white_list, namespaces, argument),
-            verbose=verbose,
-            enable_ranks=enable_ranks,
-            should_log_to_file=should_log_to_file,
-            output_dir=output_dir,
-            start_step=start_step,
-            end_step=end_step,
-            every=every,
-            stacks=stacks,
-        )
-        if check_stride is not None:
-            check_stride = check_switch("check_stride", check_stride)
-        if max_elements is not None:
-            check_int("max_elements", max_elements, 1)
-        self.dump_error_data = check_switch("dump_error_data", dump_error_data)
+        options = OpOptions.of(locals())
+        super().__init__(options, any_namespace=False)
+        self.dump_error_data = options.dump_error_data
         self._summary = OpSummary()
-        self._atol = check_tolerance("atol", atol)
-        self._rtol = check_tolerance("rtol", rtol)
-        self._reference = Reference(reference)
-        self._check_stride = check_stride
-        self._max_elements = max_elements
+        self._reference = Reference(options.reference)
         self._rules: dict[str, Rules] = {}
         self._repeated = 0  # calls whose reference was the same operator on the same device
 
@@ -223,7 +196,7 @@ class CompareWithCPU(OpMode):
 
     def _find_slacks(self, call: _Call, result: Any, expected: Any) -> list[Slack]:
         """Where the tolerances of the dtypes hold: what a user gives is used as it is."""
-        if self._atol is not None or self._rtol is not None:
+        if self._options.atol is not None or self._options.rtol is not None:
             return []
         return find_slacks(call.copy, self._reference, result, expected)
 
@@ -250,10 +223,11 @@ class CompareWithCPU(OpMode):
     def _rules_on(self, device: torch.device) -> Rules:
         rules = self._rules.get(device.type)
         if rules is None:
-            strides = self._check_stride
+            options = self._options
+            strides = options.check_stride
             if strides is None:
                 strides = self._reference.has_same_strides(device)
-            rules = Rules(self._atol, self._rtol, strides, self._max_elements)
+            rules = Rules(options.atol, options.rtol, strides, options.max_elements)
             self._rules[device.type] = rules
         return rules
 
@@ -314,7 +288,7 @@ class CompareWithCPU(OpMode):
 
     def _dump_and_raise(self, call: _Call, check: OpCheck, outputs: Any) -> None:
         inputs = (call.shown.args, call.shown.kwargs)
-        again = comparison_again(call.plan, self._atol, self._rtol, self._reference)
+        again = comparison_again(call.plan, self._options.atol, self._options.rtol, self._reference)
         files, said = dump_or_say(self._folder(), call.plan, inputs, outputs, again)
         what = check.lines[0].split("\n")[0]
         text = f"{call.title} fails to pass {self.test_name} test ({what}); {said}"

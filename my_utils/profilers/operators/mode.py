@@ -3,11 +3,9 @@ of every operator through the mode."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from ...core.arguments import check_int, check_path, check_switch
 from ...core.dispatched import is_plain, is_traced
 from ...core.identity import identity
-from ...core.ranks import check_ranks, current_rank, is_chosen, world_size
+from ...core.ranks import current_rank, is_chosen, world_size
 from ...core.reprs import short_repr
 from ...core.tables import write_text
 from ...core.warnings import warn_once
@@ -29,6 +26,7 @@ from .dump import Again, dump_call, script
 from .finite import Arrivals
 from .log import OpLog
 from .module_path import OpStacks, Scope, phase, where
+from .options import OpOptions
 from .policy import Action, OpPlan, OpPolicy
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
@@ -86,37 +84,16 @@ class OpMode(TorchDispatchMode):
     test_name: ClassVar[str] = ""
     _stop_error: ClassVar[type[OpModeError]]
 
-    def __init__(
-        self,
-        *,
-        enabled: bool,
-        policy: OpPolicy,
-        verbose: bool,
-        enable_ranks: int | Iterable[int] | None,
-        should_log_to_file: bool,
-        output_dir: str | os.PathLike[str],
-        start_step: int | None,
-        end_step: int | None,
-        every: int = 1,
-        stacks: bool = False,
-    ) -> None:
+    def __init__(self, options: OpOptions, *, any_namespace: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        for what, step in (("start_step", start_step), ("end_step", end_step)):
-            if step is not None:
-                check_int(what, step, or_none=True)
-        check_int("every", every, 1)
-        self.enabled = check_switch("enabled", enabled)
-        self.verbose = check_switch("verbose", verbose)
-        self.output_dir = check_path("output_dir", output_dir)
+        self.enabled, self.verbose = options.enabled, options.verbose
+        self.output_dir = options.output_dir
         self.step_cnt = 0
         self.errors = 0
-        self._ranks = check_ranks("enable_ranks", enable_ranks)
-        self._window = (start_step, end_step)
-        self._policy = policy
-        self._plan_of = policy.plan
-        self._every = every
-        self._stacks = OpStacks() if check_switch("stacks", stacks) else None
-        self._to_file = check_switch("should_log_to_file", should_log_to_file)
+        self._options = options
+        self._policy = OpPolicy(options, any_namespace=any_namespace)
+        self._plan_of = self._policy.plan
+        self._stacks = OpStacks() if options.stacks else None
         self._log = OpLog(None)
         self._active = False
         self._entered = 0
@@ -130,7 +107,7 @@ class OpMode(TorchDispatchMode):
     # --- the block ---
 
     def __enter__(self) -> Self:
-        if not (self.enabled and is_chosen(self._ranks)):
+        if not (self.enabled and is_chosen(self._options.enable_ranks)):
             return self
         if not self._entered:
             self._begin_block()
@@ -209,7 +186,7 @@ class OpMode(TorchDispatchMode):
 
     def _open_log(self) -> None:
         name = f"{self.test_name}{rank_suffix()}.log"
-        path = self._folder() / name if self._to_file else None
+        path = self._folder() / name if self._options.should_log_to_file else None
         self._log = OpLog(path, _line_prefix())
         try:
             self._log.open()
@@ -252,10 +229,11 @@ class OpMode(TorchDispatchMode):
             self._log.flush()
 
     def _begin_step(self) -> None:
-        start, end = self._window
+        options, now = self._options, self.step_cnt
         warn_of_unseen()
-        inside = (start is None or start <= self.step_cnt) and (end is None or self.step_cnt < end)
-        self._active = inside and self.step_cnt % self._every == 0
+        began = options.start_step is None or options.start_step <= now
+        ended = options.end_step is not None and now >= options.end_step
+        self._active = began and not ended and now % options.every == 0
         self._log.line(time.strftime("%Y-%m-%d, %H:%M:%S"))
         self._log.line(f"-------------------------  step = {self.step_cnt}  ----------------------")
 

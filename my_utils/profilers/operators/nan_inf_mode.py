@@ -10,17 +10,16 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ...core.arguments import check_switch
 from ...core.public import public
 from ...tensors import torch_ops as _torch_ops
 from ...tensors.tensor_kinds import has_kernels
-from .compare_mode import choose_targets
 from .dump import Again
 from .finite import Arrivals, Counts, counts_on_device, is_clean, is_finding, values_of
 from .inputs import copied, distinct_tensors, tensors_in
 from .mode import RULE, OpMode, OpModeError, dump_or_say
 from .module_path import where
-from .policy import Action, OpPlan, OpPolicy
+from .options import OpOptions
+from .policy import Action, OpPlan
 
 _SHOWN_A_STEP = 20  # of those that only pass on what came in
 
@@ -110,29 +109,14 @@ class NanInfTracker(OpMode):
         every: int = 1,
         stacks: bool = False,
     ) -> None:
-        if sync not in ("op", "step"):
-            raise ValueError(f"sync must be 'op' or 'step', not {sync!r:.100}")
-        if sync == "step" and dump_error_data:
-            raise ValueError("sync must be 'op' with dump_error_data: the inputs are freed later")
-        targets, argument = choose_targets(target_list, target_op)
-        super().__init__(
-            enabled=enabled,
-            policy=OpPolicy(targets, white_list, (), argument, any_namespace=True),
-            verbose=verbose,
-            enable_ranks=enable_ranks,
-            should_log_to_file=should_log_to_file,
-            output_dir=output_dir,
-            start_step=start_step,
-            end_step=end_step,
-            every=every,
-            stacks=stacks,
-        )
-        self.dump_error_data = check_switch("dump_error_data", dump_error_data)
+        options = OpOptions.of(locals())
+        super().__init__(options)
+        self.dump_error_data = options.dump_error_data
         self.findings: list[NanInfFinding] = []
         self.unlisted = 0
-        self._later = LaterCounts() if sync == "step" else None
+        self._later = LaterCounts() if options.sync == "step" else None
         self._quiet = 0  # propagators of this step
-        self._arrivals = Arrivals() if sync == "op" else None
+        self._arrivals = Arrivals() if options.sync == "op" else None
         self._arrived: list[str] = []  # collectives that brought a NaN, in their order
 
     @property

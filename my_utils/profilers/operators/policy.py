@@ -3,7 +3,7 @@
 The plan of each overload is made once, and cached.
 
 >>> import torch
->>> policy = OpPolicy(white_list=["torch.ops.aten.addmm"])
+>>> policy = OpPolicy(OpOptions(white_list=["torch.ops.aten.addmm"]))
 >>> policy.plan(torch.ops.aten.addmm.default).reason
 'is in white_list'
 >>> policy.plan(torch.ops.aten.mm.default).action
@@ -12,14 +12,13 @@ The plan of each overload is made once, and cached.
 
 from __future__ import annotations
 
-import difflib
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-NAMESPACES = frozenset(("aten", "prims"))
+from .options import NAMESPACES, OpOptions
 
 # Their result is whatever was in memory. There is no tag for it.
 UNINITIALISED = frozenset(
@@ -238,70 +237,17 @@ def _is_view(func: Any) -> bool:
     return func.is_view and not func._schema.is_mutable and not composite
 
 
-def check_names(name: str, names: Any) -> frozenset[str]:
-    """The names in all the forms that a user may give them, shortened to "aten.addmm" or
-    "aten.addmm.default". TypeError and ValueError name the argument."""
-    if names is None:
-        return frozenset()
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise TypeError(f"{name} must be a list of operators or of their names, not {names!r:.100}")
-    return frozenset(_short(name, item) for item in names)
-
-
-def _short(name: str, item: Any) -> str:
-    if isinstance(item, torch._ops.OpOverload):
-        return f"{item.namespace}.{item._opname}.{item._overloadname}"
-    if isinstance(item, torch._ops.OpOverloadPacket):
-        return str(item)
-    if not isinstance(item, str) or not item:
-        raise TypeError(f"each of {name} must be an operator or its name, not {item!r:.100}")
-    short = item.removeprefix("torch.ops.").replace("::", ".")
-    first, _, rest = short.partition(".")
-    # "addmm" and "addmm.default" are aten's; so is what is called like a name of aten.
-    bare = not rest or (first != "aten" and hasattr(torch.ops.aten, first))
-    short = f"aten.{short}" if bare else short
-    if short.partition(".")[0] in NAMESPACES:  # others may be registered later
-        _check_exists(name, short)
-    return short
-
-
-def _check_exists(name: str, short: str) -> None:
-    namespace, operator, *overload = short.split(".")
-    packet = getattr(getattr(torch.ops, namespace), operator, None)
-    if packet is None:
-        known = {full.partition(".")[0] for full in torch._C._dispatch_get_all_op_names()}
-        near = difflib.get_close_matches(f"{namespace}::{operator}", known, n=1)
-        meant = f"; is torch.ops.{near[0].replace('::', '.')} meant?" if near else ""
-        raise ValueError(f"{name}: torch has no operator torch.ops.{namespace}.{operator}{meant}")
-    if overload and overload != [""] and overload[0] not in packet.overloads():
-        raise ValueError(
-            f"{name}: torch.ops.{namespace}.{operator} has no overload {overload[0]!r}, but "
-            f"{', '.join(packet.overloads())}"
-        )
-
-
 class OpPolicy:
     """What becomes of each operator.
 
-    targets, white_list: names or operators; with targets, all else is ignored.
-    namespaces: those beside aten and prims whose operators may be run twice. any_namespace: all of
-    them, for a tool that runs nothing twice.
+    With targets, all else is ignored. Operators outside of aten and prims are tested where the
+    options name their namespace; those of any, by a tool that runs nothing twice.
     """
 
-    def __init__(
-        self,
-        targets: Any = None,
-        white_list: Any = None,
-        namespaces: Iterable[str] = (),
-        target_argument: str = "target_list",
-        *,
-        any_namespace: bool = False,
-    ) -> None:
-        self.targets = None if targets is None else check_names(target_argument, targets)
-        self._white_list = check_names("white_list", white_list)
-        if isinstance(namespaces, str) or not all(isinstance(item, str) for item in namespaces):
-            raise TypeError(f"namespaces must be a list of str, not {namespaces!r:.100}")
-        self._namespaces = NAMESPACES | frozenset(namespaces)
+    def __init__(self, options: OpOptions, *, any_namespace: bool = False) -> None:
+        argument, self.targets = options.targets
+        self._white_list = options.white_list
+        self._namespaces = options.namespaces - NAMESPACES
         self._any_namespace = any_namespace
         self._plans: dict[int, OpPlan] = {}
         self._seen: set[str] = set()
@@ -309,9 +255,7 @@ class OpPolicy:
             namespace, operator, *_ = (*target.split("."), "")
             why = self._why_left_out(namespace, operator, (target, f"{namespace}.{operator}"))
             if why:
-                raise ValueError(
-                    f"{target_argument}: torch.ops.{target} cannot be tested: it {why}"
-                )
+                raise ValueError(f"{argument}: torch.ops.{target} cannot be tested: it {why}")
 
     def plan(self, func: Any) -> OpPlan:
         # An overload lives as long as its plan. Its own hash takes longer than this lookup.
@@ -338,7 +282,7 @@ class OpPolicy:
     def _why_left_out(self, namespace: str, operator: str, names: tuple[str, ...]) -> str:
         if not self._white_list.isdisjoint(names):
             return "is in white_list"
-        return "" if namespace in self._namespaces - NAMESPACES else _why_never(namespace, operator)
+        return "" if namespace in self._namespaces else _why_never(namespace, operator)
 
     def _make(self, func: Any) -> OpPlan:
         names = _names(func)
@@ -348,7 +292,7 @@ class OpPolicy:
         namespace, operator = names[0].split(".", 1)
         why = self._why_left_out(namespace, operator, names)
         is_asked_for = self._any_namespace or self.targets is not None
-        if not why and not is_asked_for and namespace not in self._namespaces:
+        if not why and not is_asked_for and namespace not in self._namespaces | NAMESPACES:
             why = "is outside of aten and prims"
         if why:
             return OpPlan(func, Action.PASS, why)

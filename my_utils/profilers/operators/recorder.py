@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...core.arguments import check_int, check_str, check_switch
 from ...core.public import public
 from ...core.warnings import warn_once
 from ...tensors.recordings.metadata import HashKind, MetadataCollector
@@ -18,7 +17,8 @@ from ...tensors.recordings.recording import Recording, TraceEvent, TraceTensorMe
 from ...tensors.recordings.walk import Found, find, find_arguments
 from .mode import OpMode
 from .module_path import phase, where
-from .policy import Action, OpPlan, OpPolicy
+from .options import OpOptions
+from .policy import Action, OpPlan
 
 # Operators that do not read what they write to: it may be memory as it is.
 _OVERWRITE = frozenset(
@@ -78,25 +78,9 @@ class OpRecorder(OpMode):
         max_events: int = 1_000_000,
         name: str = "op_trace",
     ) -> None:
-        if hash not in ("none", "md5", "tensor"):
-            raise ValueError(f"hash must be 'none', 'md5' or 'tensor', not {hash!r:.100}")
-        check_int("max_events", max_events, 1)
-        super().__init__(
-            enabled=enabled,
-            policy=OpPolicy(target_list, white_list, any_namespace=True),
-            verbose=verbose,
-            enable_ranks=enable_ranks,
-            should_log_to_file=should_log_to_file,
-            output_dir=output_dir,
-            start_step=start_step,
-            end_step=end_step,
-            every=every,
-        )
-        self.name = check_str("name", name)
-        self._kind: HashKind = hash
-        self._stats = check_switch("stats", stats)
-        self._record_inputs = check_switch("record_inputs", record_inputs)
-        self._max_events = max_events
+        options = OpOptions.of(locals())
+        super().__init__(options)
+        self.name = options.name
         self._collector = MetadataCollector(0)
         self._events: list[TraceEvent] = []
         self._calls: Counter[str] = Counter()
@@ -121,8 +105,9 @@ class OpRecorder(OpMode):
         return result
 
     def _begin(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> TraceEvent | None:
-        if len(self._events) >= self._max_events:
-            warn_once("op_recorder_full", f"only the first {self._max_events} calls are recorded")
+        most = self._options.max_events
+        if len(self._events) >= most:
+            warn_once("op_recorder_full", f"only the first {most} calls are recorded")
             return None
         module = where().name
         now = phase()
@@ -134,7 +119,7 @@ class OpRecorder(OpMode):
         event.end_index = event.index
         event.grad_enabled = torch.is_grad_enabled()
         found, event.input_values = find_arguments(args, kwargs)
-        if self._record_inputs:
+        if self._options.record_inputs:
             event.inputs = self._take(_that_are_read(found, plan))
         return event
 
@@ -156,7 +141,8 @@ class OpRecorder(OpMode):
             self._log.line(self._title(plan), " ", digests)
 
     def _take(self, found: Found) -> list[TraceTensorMeta]:
-        return self._collector.take(found, self._kind, self._stats) if found else []
+        options = self._options
+        return self._collector.take(found, options.hash, options.stats) if found else []
 
     def _end_untested(self, text: str) -> None:
         warn_once("op_recorder_nothing", text)  # `save` shows it: there are no events
@@ -178,7 +164,7 @@ class OpRecorder(OpMode):
         """All records as one object, for `my_utils.tensors.diverge.compare_recordings`."""
         return Recording.of_this_rank(
             self.name,
-            settings={"hash": self._kind, "stats": self._stats},
+            settings={"hash": self._options.hash, "stats": self._options.stats},
             events=list(self.events),
             counts={"errors": self.errors} if self.errors else {},
             extra=extra,
