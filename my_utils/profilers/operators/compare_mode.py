@@ -212,9 +212,8 @@ class CompareWithCPU(OpMode):
             warn_once("op_mode_repetition", text)
 
     def _warn_unless_meant(self, call: _Call, outputs: Any) -> None:
-        before, after = Counts(), Counts()
-        before.add(call.plan.read(call.copy.args, call.copy.kwargs))
-        after.add(distinct_tensors(outputs))
+        before = Counts.of(call.plan.read(call.copy.args, call.copy.kwargs))
+        after = Counts.of(distinct_tensors(outputs))
         if is_finding(call.plan, before, after, call.copy.tensors):
             self._say_started(call)
             came = "which came in" if before.nan and after.nan else "its inputs have none"

@@ -24,11 +24,18 @@ class Counts:
     def __init__(self) -> None:
         self.nan = self.pos_inf = self.neg_inf = self.elements = 0
 
+    @classmethod
+    def of(cls, value: Any) -> Counts:
+        """Of tensors and numbers in nested lists, tuples and dicts."""
+        counts = cls()
+        counts._add(value)
+        return counts
+
     @property
     def inf(self) -> int:
         return self.pos_inf + self.neg_inf
 
-    def add(self, value: Any) -> None:
+    def _add(self, value: Any) -> None:
         if isinstance(value, Tensor):
             self._add_tensor(value)
         elif isinstance(value, float):
@@ -37,10 +44,10 @@ class Counts:
             self.neg_inf += value == -math.inf
         elif isinstance(value, list | tuple):
             for item in value:
-                self.add(item)
+                self._add(item)
         elif isinstance(value, dict):
             for item in value.values():
-                self.add(item)
+                self._add(item)
 
     def _add_tensor(self, tensor: Tensor) -> None:
         self.elements += tensor.numel()
@@ -136,9 +143,7 @@ class Arrivals:
             filled = self._filled.get(_storage_of(tensor))
             if filled is None or filled[0].expired():
                 continue
-            counts = Counts()
-            counts.add(tensor)
-            if counts.nan:
+            if Counts.of(tensor).nan:
                 return filled[1]
         return None
 

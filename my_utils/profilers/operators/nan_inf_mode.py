@@ -131,43 +131,34 @@ class NanInfTracker(OpMode):
             return plan.func(*args, **kwargs)
         if self._later is not None:
             return self._watch_later(plan, self._later, args, kwargs)
-        if plan.writes or self.dump_error_data:
-            return self._watch_written(plan, args, kwargs)
-        result = plan.func(*args, **kwargs)
-        try:
-            outputs = plan.results(result)
-            clean = is_clean(outputs)
-        except Exception as error:
-            self._failed_itself(plan, self._title(plan), error)
-            return result
-        self._tested.add(plan.name)
-        if not clean:
-            self._judge(plan, plan.read(args, kwargs), (args, kwargs), result, outputs)
-        elif self.verbose:
-            self._log.line(self._title(plan), " succeeds to pass ", self.test_name, " test")
-        return result
+        return self._watch_now(plan, args, kwargs)
 
-    def _watch_written(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Of inputs that are written to, what they were must be known before."""
-        shown = before = None
+    def _watch_now(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
+        shown, before = (args, kwargs), None
         try:
             if self.dump_error_data:
-                shown = copied((args, kwargs))
-            before = Counts()
-            before.add(plan.read(args, kwargs))
+                shown = copied(shown)
+            if plan.writes or self.dump_error_data:  # what inputs were must be known before
+                before = Counts.of(plan.read(args, kwargs))
         except Exception as error:
             self._failed_itself(plan, self._title(plan), error)
+            return plan.func(*args, **kwargs)
         result = plan.func(*args, **kwargs)
+        written = plan.written(args, kwargs) if plan.writes else []
         try:
-            outputs = (plan.results(result), plan.written(args, kwargs))
-            clean = before is None or is_clean(outputs)
+            outputs = (plan.results(result), written) if written else plan.results(result)
+            clean = is_clean(outputs)
+            self._tested.add(plan.name)
+            if not clean:
+                inputs = before or Counts.of(plan.read(args, kwargs))
+                after = Counts.of(distinct_tensors(outputs))
+                self._found(plan, inputs, after, _Shown(shown, result, written))
+            elif self.verbose:
+                self._log.line(self._title(plan), " succeeds to pass ", self.test_name, " test")
+        except NanInfError:
+            raise
         except Exception as error:
             self._failed_itself(plan, self._title(plan), error)
-            return result
-        if before is not None:
-            self._tested.add(plan.name)
-        if not clean:
-            self._judge(plan, before, shown or (args, kwargs), result, outputs)
         return result
 
     def _watch_later(
@@ -192,20 +183,11 @@ class NanInfTracker(OpMode):
             finding = NanInfFinding(role=role, step=self.step_cnt, **call._asdict())
             self._keep(finding)
             if role == "producer":
-                text = f" fails to pass {self.test_name} test: {_format_counts(finding)}"
-                self._log.line("[WARNING] ", finding.title, text)
+                self._log.line("[WARNING] ", finding.title, self._fails(finding))
             else:
                 self._log_propagator(finding)
 
     # --- what is found ---
-
-    def _judge(self, plan: OpPlan, before: Any, shown: Any, result: Any, outputs: Any) -> None:
-        try:
-            self._found(plan, before, shown, result, outputs)
-        except NanInfError:
-            raise
-        except Exception as error:
-            self._failed_itself(plan, self._title(plan), error)
 
     def _keep(self, finding: NanInfFinding) -> None:
         if len(self.findings) < _FINDINGS_MAX:
@@ -213,25 +195,10 @@ class NanInfTracker(OpMode):
         else:
             self.unlisted += 1
 
-    def _found(self, plan: OpPlan, before: Any, shown: Any, result: Any, outputs: Any) -> None:
-        inputs, after = before, Counts()
-        if not isinstance(before, Counts):
-            inputs = Counts()
-            inputs.add(before)
-        after.add(distinct_tensors(outputs))
-        if not is_finding(plan, inputs, after, tensors_in(shown)):
+    def _found(self, plan: OpPlan, inputs: Counts, after: Counts, call: _Shown) -> None:
+        if not is_finding(plan, inputs, after, tensors_in(call.inputs)):
             return
-        finding = self._finding(plan, inputs, after)
-        self._keep(finding)
-        arrived = ""
-        if finding.role == "propagator" and self._arrivals is not None:
-            arrived = self._arrivals.source(shown) or ""
-        self._log_finding(finding, inputs, shown, result, arrived)
-        if self.dump_error_data and finding.role == "producer":
-            self._dump_and_raise(plan, finding, shown, (result, outputs[1]))
-
-    def _finding(self, plan: OpPlan, inputs: Counts, after: Counts) -> NanInfFinding:
-        return NanInfFinding(
+        finding = NanInfFinding(
             title=self._title(plan),
             op=plan.name,
             module=where().name,
@@ -242,30 +209,32 @@ class NanInfTracker(OpMode):
             elements=after.elements,
             step=self.step_cnt,
         )
-
-    def _log_finding(
-        self, found: NanInfFinding, inputs: Counts, shown: Any, result: Any, arrived: str
-    ) -> None:
+        self._keep(finding)
+        if finding.role == "producer":
+            self._log_producer(finding, inputs, call)
+            if self.dump_error_data:
+                self._dump_and_raise(plan, finding, call)
+            return
+        arrived = None if self._arrivals is None else self._arrivals.source(call.inputs)
         if arrived and arrived not in self._arrived:
             self._arrived.append(arrived)
-        if found.role == "propagator":
-            self._log_propagator(found, arrived)
-            return
+        self._log_propagator(finding, arrived or "")
+
+    def _log_producer(self, found: NanInfFinding, inputs: Counts, call: _Shown) -> None:
         if not self._is_first_report(found.title):
             return
         line = self._log.line
         came = f"; {inputs.inf} Inf came in" if inputs.inf else "; its inputs are finite"
         line("\n", RULE)
-        line(
-            "[WARNING] ",
-            found.title,
-            f" fails to pass {self.test_name} test: {_format_counts(found)}{came}",
-        )
-        self._log_call(*shown)
-        self._log_output(result)
+        line("[WARNING] ", found.title, self._fails(found), came)
+        self._log_call(*call.inputs)
+        self._log_output(call.result)
         self._log_stack()
         line(RULE, "\n")
         self._log.flush()
+
+    def _fails(self, found: NanInfFinding) -> str:
+        return f" fails to pass {self.test_name} test: {_format_counts(found)}"
 
     def _log_propagator(self, found: NanInfFinding, arrived: str = "") -> None:
         if not self._is_first_report(found.title):
@@ -276,9 +245,10 @@ class NanInfTracker(OpMode):
             text = f" passes on {came}: {_format_counts(found)}"
             self._log.line("[WARNING] ", found.title, text)
 
-    def _dump_and_raise(self, plan: OpPlan, found: NanInfFinding, shown: Any, outputs: Any) -> None:
+    def _dump_and_raise(self, plan: OpPlan, found: NanInfFinding, call: _Shown) -> None:
         again = Again(self.test_name, "nan_inf_track_for_single_op")
-        files, said = dump_or_say(self._folder(), plan, shown, outputs, again)
+        outputs = (call.result, call.written)
+        files, said = dump_or_say(self._folder(), plan, call.inputs, outputs, again)
         raise NanInfError(f"{found.title} fails to pass {self.test_name} test; {said}", files)
 
     # --- steps ---
@@ -307,6 +277,15 @@ class NanInfTracker(OpMode):
             self._log.line(f"first: {first.title} in step {first.step} ({first.role})")
             if first.role == "propagator" and self._arrived:
                 self._log.line(f"it {_arrived_text(self._arrived[0])}")
+
+
+class _Shown(NamedTuple):
+    """What the log and the files have of a call. inputs: args and kwargs, as they were before it
+    if there may be a dump. written: arguments that it wrote to."""
+
+    inputs: tuple[Any, Any]
+    result: Any
+    written: list[Any]
 
 
 def _arrived_text(collective: str) -> str:

@@ -65,6 +65,13 @@ def test_in_place_operators_are_judged_by_what_they_were_given() -> None:
     assert roles(tracker) == [("log_", "producer"), ("add_", "propagator"), ("mul_", "propagator")]
 
 
+def test_verbose_has_a_line_for_each_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    tracked(lambda: torch.ones(2).add(1).mul_(2), verbose=True)
+    text = capsys.readouterr().out
+    for name in ("add", "mul_"):
+        assert f"torch.ops.aten.{name}(forward) succeeds to pass NanInfTracker test\n" in text
+
+
 def test_old_values_of_an_out_argument_do_not_count() -> None:
     out = torch.full((2,), math.nan)
     zeros = torch.zeros(2)
