@@ -33,10 +33,9 @@ class OpLog:
         self.lost = 0
         self._pending: deque[tuple[str, ...]] = deque()
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._closing = threading.Event()
         self._file: TextIO | None = None
         self._thread: threading.Thread | None = None
-        self._closing = False
         self._pid = 0
         self._printed = 0  # lines that Python may still hold back
 
@@ -46,7 +45,7 @@ class OpLog:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
-        self._closing = False
+        self._closing.clear()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._work, name="my_utils op log", daemon=True)
         self._thread.start()
@@ -111,12 +110,11 @@ class OpLog:
 
     def close(self) -> None:
         """Writes the rest. The log can be opened again."""
-        self.flush()
         thread, self._thread = self._thread, None
         if thread is not None and self._pid == os.getpid():
-            self._closing = True
-            self._wake.set()
+            self._closing.set()
             thread.join(timeout=10)
+        self.flush()
         file, self._file = self._file, None
         if file is not None:
             try:
@@ -125,8 +123,7 @@ class OpLog:
                 self._lose(0, error)
 
     def _work(self) -> None:
-        while not self._closing:
-            self._wake.wait(_WAIT_S)
+        while not self._closing.wait(_WAIT_S):
             self.flush()
 
     def __reduce__(self) -> Any:
