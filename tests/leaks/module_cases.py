@@ -20,7 +20,6 @@ from .harness import case
     "ModuleTimes.has_gpu",
     "ModuleTimes.hooks",
     "ModuleTimes.on",
-    "ModuleTimes.reset",
     "ModuleTimes.watch",
 )
 def module_times(folder: Path) -> Iterator[Callable[[], object]]:
@@ -42,7 +41,6 @@ def module_times(folder: Path) -> Iterator[Callable[[], object]]:
         times.collect()
         assert times.figures(0)[0][0] == 3 and not times.has_gpu and times.on
         assert times.counts()["dropped"] == 0
-        times.reset()
         times.after_fork()
         with contextlib.suppress(TypeError):
             times.watch(1, 2, 3)  # type: ignore[arg-type]

@@ -391,14 +391,6 @@ static PyObject *collect(PyObject *self, PyObject *Py_UNUSED(ignored)) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(reset_doc, "reset($self, /)\n--\n\n"
-                        "Forgets all figures and all calls that have not ended.");
-
-static PyObject *reset(PyObject *self, PyObject *Py_UNUSED(ignored)) {
-    mu_module_reset(((struct times *)self)->engine);
-    Py_RETURN_NONE;
-}
-
 PyDoc_STRVAR(after_fork_doc, "after_fork($self, /)\n--\n\n"
                              "In a forked child: times nothing any more, and lets the GPU be.");
 
@@ -438,7 +430,6 @@ MU_LOCKED_POSITIONAL(watch)
 MU_LOCKED(figures)
 MU_LOCKED(counts)
 MU_LOCKED(collect)
-MU_LOCKED(reset)
 MU_LOCKED(after_fork)
 MU_LOCKED_GET(get_on)
 MU_LOCKED_SET(set_on)
@@ -449,7 +440,6 @@ static PyMethodDef times_methods[] = {
     {"figures", figures_locked, METH_O, figures_doc},
     {"counts", counts_locked, METH_NOARGS, counts_doc},
     {"collect", collect_locked, METH_NOARGS, collect_doc},
-    {"reset", reset_locked, METH_NOARGS, reset_doc},
     {"after_fork", after_fork_locked, METH_NOARGS, after_fork_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -294,18 +294,6 @@ void mu_module_drop_open(struct mu_module_times *times) {
     }
 }
 
-void mu_module_reset(struct mu_module_times *times) {
-    mu_module_drop_open(times);
-    for (uint32_t i = 0; i < times->pending_count; i++) {
-        mu_cuda_span_release(times->pool, times->pending[i].span);
-    }
-    times->pending_count = 0;
-    times->counts = (struct mu_module_counts){0};
-    for (uint32_t i = 0; i < times->slots; i++) {
-        times->figures[i] = (struct mu_module_figures){0};
-    }
-}
-
 /* The pool stays in memory: its events are the parent's. */
 void mu_module_after_fork(struct mu_module_times *times) {
     times->pool = NULL;

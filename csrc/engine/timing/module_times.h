@@ -78,9 +78,6 @@ struct mu_cuda_pool *mu_module_pool(const struct mu_module_times *times);
 /* Forgets the calls that have not ended. */
 void mu_module_drop_open(struct mu_module_times *times);
 
-/* Forgets all that was measured, too. */
-void mu_module_reset(struct mu_module_times *times);
-
 /* In a forked child: drops open calls and the pool. A child must not call the CUDA driver. */
 void mu_module_after_fork(struct mu_module_times *times);
 
