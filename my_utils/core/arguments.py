@@ -16,7 +16,7 @@ import math
 import numbers
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +137,17 @@ def check_str_or_none(name: str, value: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise wrong_type(name, "a str or None", value)
     return value
+
+
+def check_classes(name: str, value: object) -> tuple[type | str, ...]:
+    """The classes, or names of classes, of which there may be one or several, or TypeError."""
+    if isinstance(value, type | str):
+        return (value,)
+    kinds = tuple(value) if isinstance(value, Iterable) else (value,)
+    for kind in kinds:
+        if not isinstance(kind, type | str):
+            raise TypeError(f"{name} must hold classes or names of classes, not {kind!r:.100}")
+    return kinds
 
 
 def check_path(name: str, value: object, *, or_none: bool = False) -> Path:

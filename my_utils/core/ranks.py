@@ -17,6 +17,7 @@ from typing import Any
 from .arguments import check_int
 from .identity import identity, rank_from_environment, world_size_from_environment
 from .printable import printable
+from .warnings import warn_once
 
 
 def current_rank() -> int:
@@ -123,6 +124,15 @@ def process_began_s(ticks_after_boot: int) -> float | None:
 def check_rank(name: str, rank: object) -> int:
     """The rank, or TypeError or ValueError that names the argument."""
     return check_int(name, rank, 0)
+
+
+def rank_path(path: str | os.PathLike[str], key: str) -> str:
+    """The path with the rank in the place of "{rank}". One warning where several ranks may write
+    the same one; key: of the warning."""
+    text, rank, ranks = os.fspath(path), str(current_rank()), world_size()
+    if ranks > 1 and "{rank}" not in text and rank not in text:
+        warn_once(key, f"each of {ranks} ranks may write {text!r}; put {{rank}} into the path")
+    return text.replace("{rank}", rank)
 
 
 def check_ranks(name: str, ranks: int | Iterable[int] | None) -> tuple[int, ...] | None:

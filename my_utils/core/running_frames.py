@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-def is_running(frame: FrameType) -> bool:
-    """Whether the frame is among the callers; quick where it is one of the innermost."""
-    caller: FrameType | None = sys._getframe(1)
+def is_running(frame: FrameType, innermost: FrameType | None = None) -> bool:
+    """Whether the frame is among the callers; quick where it is one of the innermost.
+
+    innermost: where the search begins; by default with the caller.
+    """
+    caller: FrameType | None = innermost or sys._getframe(1)
     while caller is not None and caller is not frame:
         caller = caller.f_back
     return caller is not None

@@ -24,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ... import _core
 from ...core.dispatched import is_plain, is_traced
+from ...core.running_frames import is_running
 from ...core.warnings import warn_once
 from ...tensors.tensor_kinds import SPARSE_PARTS, stored_parts
 from ..torch_profiler.flops import calculates, counts_integers_only, custom_mapping
@@ -263,7 +264,7 @@ class Counting:
         self._handles: list[Any] = []
         self._modes: ExitStack | None = None
         self._thread = 0
-        self._frame: FrameType | None = None  # of the call that is counted
+        self._frame: FrameType | None = None  # of torch's code; it ends as the counted call does
         self._open: list[tuple[Row, int, int, int]] = []
 
     def install(self) -> None:
@@ -298,7 +299,7 @@ class Counting:
     def _drop_interrupted(self) -> None:
         """Takes back a counted call that has ended without its hook: torch calls none after what
         is not an Exception, as Ctrl-C is not."""
-        if self._is_mine and not _is_running(self._frame):
+        if self._is_mine and self._frame is not None and not is_running(self._frame):
             self._close()
             for row in self._rows:
                 row.flops = row.peak_bytes = 0
@@ -313,7 +314,7 @@ class Counting:
         if self._modes is not None:
             return
         self._thread = threading.get_ident()
-        self._frame = _frame_of_call()
+        self._frame = sys._getframe(2)
         self._modes = ExitStack()
         self._around(False)
         if isinstance(self._memory, _Memory):
@@ -378,21 +379,6 @@ class Counting:
                 self._open[-1][0].flops -= gained
 
         return leave
-
-
-def _frame_of_call() -> FrameType | None:
-    """Of torch's code that calls the hook which is running; its end is the end of the call."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals is globals():
-        frame = frame.f_back
-    return frame
-
-
-def _is_running(wanted: FrameType | None) -> bool:
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame is not wanted:
-        frame = frame.f_back
-    return frame is not None
 
 
 def _memory_of(model: torch.nn.Module) -> _Memory | _CudaMemory:

@@ -15,16 +15,17 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ... import _core
-from ...core.arguments import check_bool, check_path
+from ...core.arguments import check_bool, check_classes, check_path
 from ...core.extras import needs_torch, require
 from ...core.files import atomic_write
 from ...core.lazy_modules import lazy_module
 from ...core.public import public
-from ...core.ranks import check_ranks, current_rank, is_chosen, world_size
+from ...core.ranks import check_ranks, is_chosen, rank_path
 from ...core.reprs import short_repr
 from ...core.tables import csv_table
 from ...core.warnings import warn_once
@@ -140,7 +141,7 @@ class ModuleProfiler:
         self._cpu = check_bool("cpu", cpu)
         self._flops = check_bool("flops", flops)
         self._memory = check_bool("memory", memory)
-        self._whole = _types("whole", whole)
+        self._whole = check_classes("whole", whole)
         self._ranks = check_ranks("ranks", ranks)
         self._rows: list[Row] = []
         self._times: _core.ModuleTimes | None = None
@@ -380,7 +381,7 @@ class ModuleProfiler:
             table = table.reset_index(drop=True)
         table.attrs.update(self._facts(float(table["overhead_ms"].sum())))
         if path is not None and self._times is not None:
-            self._write(table, str(path))
+            self._write(table, path)
         return table
 
     def _columns(self) -> list[str]:
@@ -474,14 +475,9 @@ class ModuleProfiler:
                 f"{counts['gpu_lost']} lost, {counts['gpu_waits']} are not there yet{reason}",
             )
 
-    def _write(self, table: pandas.DataFrame, text: str) -> None:
-        if world_size() > 1 and "{rank}" not in text and str(current_rank()) not in text:
-            warn_once(
-                "module_profiler_rank",
-                f"each of {world_size()} ranks may write {text!r}; put {{rank}} into the path",
-            )
+    def _write(self, table: pandas.DataFrame, path: Path) -> None:
         try:
-            with atomic_write(text.replace("{rank}", str(current_rank()))) as file:
+            with atomic_write(rank_path(path, "module_profiler_rank")) as file:
                 csv_table(table).to_csv(file, index=False)
         except OSError as error:
             warn_once("module_profiler_csv", f"the summary of modules is not written: {error}")
@@ -499,15 +495,3 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def _types(name: str, value: type | str | Iterable[type | str]) -> tuple[type | str, ...]:
-    if isinstance(value, type | str):
-        return (value,)
-    if not isinstance(value, Iterable):
-        raise TypeError(f"{name} must hold classes or names of classes, not {value!r:.100}")
-    kinds = tuple(value)
-    for kind in kinds:
-        if not isinstance(kind, type | str):
-            raise TypeError(f"{name} must hold classes or names of classes, not {kind!r:.100}")
-    return kinds

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...tensors.recordings.plan import is_compiled
+from ...tensors.recordings.plan import is_compiled, is_of
 
 MODEL = "(model)"  # the name of the model itself, which has none
 
@@ -63,15 +63,6 @@ def _leaves(
         if child not in around:
             path = f"{name}.{key}" if name else key
             yield from _leaves(child, path, (*around, module), whole)
-
-
-def is_of(module: torch.nn.Module, kinds: Sequence[type | str]) -> bool:
-    names = set()
-    for cls in type(module).__mro__:
-        names |= {cls.__name__, f"{cls.__module__}.{cls.__qualname__}"}
-    return any(
-        kind in names if isinstance(kind, str) else isinstance(module, kind) for kind in kinds
-    )
 
 
 def is_on_cuda(model: torch.nn.Module) -> bool:

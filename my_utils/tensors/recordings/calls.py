@@ -24,8 +24,9 @@ import torch
 from ...core.running_frames import is_running
 from ...core.warnings import warn_once
 from ..dtypes import dtype_name
-from .metadata import MetadataCollector, Wanted
+from .metadata import MetadataCollector
 from .nesting import Nested, nested
+from .options import TraceOptions
 from .plan import Plan
 from .recording import RootCall, TraceEvent, TraceTensorMeta
 from .walk import Found, find, find_arguments
@@ -49,18 +50,10 @@ class _Frame:
     inputs: list[tuple[str, torch.Tensor, int]] = field(default_factory=list)  # with their versions
 
 
-def _caller_of_hook() -> FrameType:
-    """A function of torch that runs the hooks, in the one that runs as long as the call does."""
-    frame = sys._getframe()
-    while frame.f_globals.get("__package__") == __package__ and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
-
-
-def _end_the_interrupted(stack: list[_Frame]) -> None:
+def _end_the_interrupted(stack: list[_Frame], innermost: FrameType) -> None:
     """torch calls no hook after what is not an Exception, such as a Ctrl-C: takes calls off the
     stack that run no more. They stay "open"."""
-    while stack and not is_running(stack[-1].python):
+    while stack and not is_running(stack[-1].python, innermost):
         stack.pop()
 
 
@@ -72,12 +65,22 @@ class _Thread(threading.local):
 class Calls:
     """The recording as it grows. Thread-safe."""
 
-    def __init__(
-        self, wanted: Wanted, collector: MetadataCollector, weights: Weights | None
-    ) -> None:
-        self.wanted = wanted
-        self.collector = collector
-        self.weights = weights
+    def __init__(self, options: TraceOptions) -> None:
+        self.options = options
+        self.sampler = options.sampler()
+        self.collector = MetadataCollector(options.max_pending_bytes)
+        self.weights = (
+            None
+            if options.param_kind == "none"
+            else Weights(options.param_kind, self.collector, options.max_pending_bytes)
+        )
+        before = {
+            self._take_inputs: options.record_inputs or options.record_grads,
+            self._take_buffers: options.buffer_kind != "none",
+            self._note_param_dtypes: options.record_param_dtypes,
+            self._note_buffer_dtypes: options.record_buffer_dtypes,
+        }
+        self._takes = [take for take, is_wanted in before.items() if is_wanted]
         self.events: list[TraceEvent] = []
         self.roots: list[RootCall] = []
         self.param_grads: list[TraceTensorMeta] = []
@@ -95,19 +98,24 @@ class Calls:
 
     # --- hooks ---
 
-    def before(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(
+        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType
+    ) -> None:
+        """caller: the function of torch that runs the hooks."""
+        event = None
         try:
-            frame = self._enter(plan)
+            frame = self._enter(plan, caller)
+            event = frame.event
+            if self.weights is not None and frame.root.record.phase == "forward":
+                self._take_params(self.weights, frame)
+            if event is not None:
+                for take in self._takes:
+                    take(frame, event, args, kwargs)
         except Exception as error:
-            self._trouble(plan.name, None, error)
-            return
-        try:
-            self._take_before(frame, args, kwargs)
-        except Exception as error:
-            self._trouble(plan.name, frame.event, error)
+            self._trouble(plan.name, event, error)
 
-    def after(self, plan: Plan, output: Any) -> None:
-        frame = self._leave(plan)
+    def after(self, plan: Plan, output: Any, caller: FrameType) -> None:
+        frame = self._leave(plan, caller)
         if frame is None:
             return
         event = frame.event
@@ -121,15 +129,15 @@ class Calls:
 
     # --- the stack ---
 
-    def _enter(self, plan: Plan) -> _Frame:
+    def _enter(self, plan: Plan, caller: FrameType) -> _Frame:
         stack = self._thread.stack
-        caller = _caller_of_hook()
-        _end_the_interrupted(stack)
+        python = caller.f_back or caller  # it also runs the hooks of a call that raises
+        _end_the_interrupted(stack, python)
         recompute = _backward_number() != -1
         phase = "recompute" if recompute else "forward"
         root = stack[-1].root if stack else self._begin_root(plan, phase)
         event = self._new_event(plan, phase, root, stack) if plan.recorded else None
-        frame = _Frame(caller.f_back or caller, plan, root, event, sys.exception())
+        frame = _Frame(python, plan, root, event, sys.exception())
         stack.append(frame)
         if len(stack) == 1 and self.weights is not None and not recompute:
             self.weights.begin(root)
@@ -171,10 +179,11 @@ class Calls:
             event.parent, event.depth = parent.index, parent.depth + 1
         return event
 
-    def _leave(self, plan: Plan) -> _Frame | None:
+    def _leave(self, plan: Plan, caller: FrameType) -> _Frame | None:
         """None for a call that began before the hooks were there."""
         stack = self._thread.stack
-        _end_the_interrupted(stack)
+        if stack and stack[-1].python is not caller.f_back:
+            _end_the_interrupted(stack, caller)
         return stack.pop() if stack and stack[-1].plan is plan else None
 
     def _end_root(self, frame: _Frame) -> None:
@@ -191,34 +200,34 @@ class Calls:
 
     # --- metadata of tensors ---
 
-    def _take_before(self, frame: _Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        plan, event, root = frame.plan, frame.event, frame.root
-        if self.weights is not None and root.record.phase == "forward":
-            try:
-                params = self.weights.before_call(plan, root)
-                if event is not None:
-                    event.params = params
-            except Exception as error:
-                self._trouble(plan.name, event, error)
-        if event is None:
-            return
-        wanted = self.wanted
-        if wanted.inputs or wanted.grads:
-            found, values = find_arguments(args, kwargs)
-            if wanted.inputs:
-                event.input_values = values
-                event.inputs = self._take(found)
-                frame.inputs = [(path, x, x._version) for path, x in found if not x.is_inference()]
-            if wanted.grads:
-                self._watch(event, "inputs", found)
-        if wanted.buffer_hash != "none":
-            buffers = [(k, v) for k, v in plan.module._buffers.items() if v is not None]
-            metas = self.collector.take(buffers, wanted.buffer_hash)
-            event.buffers = {meta.path: meta for meta in metas}
-        if wanted.param_dtypes:
-            event.param_dtypes = self._dtypes_of(plan.module._parameters)
-        if wanted.buffer_dtypes:
-            event.buffer_dtypes = self._dtypes_of(plan.module._buffers)
+    def _take_params(self, weights: Weights, frame: _Frame) -> None:
+        try:
+            params = weights.before_call(frame.plan, frame.root)
+            if frame.event is not None:
+                frame.event.params = params
+        except Exception as error:
+            self._trouble(frame.plan.name, frame.event, error)
+
+    def _take_inputs(self, frame: _Frame, event: TraceEvent, args: Any, kwargs: Any) -> None:
+        found, values = find_arguments(args, kwargs)
+        if self.options.record_inputs:
+            event.input_values = values
+            event.inputs = self._take(found)
+            frame.inputs = [(path, x, x._version) for path, x in found if not x.is_inference()]
+        if self.options.record_grads:
+            self._watch(event, "inputs", found)
+
+    def _take_buffers(self, frame: _Frame, event: TraceEvent, args: Any, kwargs: Any) -> None:
+        there = frame.plan.module._buffers.items()
+        buffers = [(name, tensor) for name, tensor in there if tensor is not None]
+        metas = self.collector.take(buffers, self.options.buffer_kind)
+        event.buffers = {meta.path: meta for meta in metas}
+
+    def _note_param_dtypes(self, frame: _Frame, event: TraceEvent, args: Any, kwargs: Any) -> None:
+        event.param_dtypes = self._dtypes_of(frame.plan.module._parameters)
+
+    def _note_buffer_dtypes(self, frame: _Frame, event: TraceEvent, args: Any, kwargs: Any) -> None:
+        event.buffer_dtypes = self._dtypes_of(frame.plan.module._buffers)
 
     def _take_after(self, frame: _Frame, event: TraceEvent, output: Any) -> None:
         with self._lock:
@@ -231,18 +240,19 @@ class Calls:
             event.exception = f"{type(error).__name__}: {error}"[:_TEXT_MAX]
             return
         event.status = "ok"
-        if self.wanted.outputs or self.wanted.grads:
+        options = self.options
+        if options.record_outputs or options.record_grads:
             found, values = find(output)
-            if self.wanted.outputs:
+            if options.record_outputs:
                 event.output_values = values
                 event.outputs = self._take(found)
                 self._take_written(frame, event, found)
-            if self.wanted.grads:
+            if options.record_grads:
                 self._watch(event, "outputs", found)
 
     def _take(self, found: Found) -> list[TraceTensorMeta]:
-        wanted = self.wanted
-        return self.collector.take(found, wanted.hash, wanted.stats, wanted.sampler)
+        options = self.options
+        return self.collector.take(found, options.hash, options.stats, self.sampler)
 
     def _take_written(self, frame: _Frame, event: TraceEvent, outputs: Found) -> None:
         """The inputs that are no longer what they were."""

@@ -103,13 +103,13 @@ class _GraphHooks:
         self.plan = plan
         self.key = key  # text: torch makes variables of numbers that differ between modules
         self.table = table
-        wanted = plan.calls.wanted if plan.calls is not None and has_kernels(table) else None
-        self.inputs = plan.recorded and wanted is not None and wanted.inputs
-        self.outputs = plan.recorded and wanted is not None and wanted.outputs
+        options = plan.calls.options if plan.calls is not None and has_kernels(table) else None
+        self.inputs = plan.recorded and options is not None and options.record_inputs
+        self.outputs = plan.recorded and options is not None and options.record_outputs
 
     def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
-            self.plan.before(module, args, kwargs)
+            self.plan.before(module, args, kwargs, 2)
             return
         _enter(f"{self.key}")  # a text that is put together is a constant to torch
         if self.inputs:
@@ -117,7 +117,7 @@ class _GraphHooks:
 
     def after(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():
-            self.plan.after(module, args, kwargs, output)
+            self.plan.after(module, args, kwargs, output, 2)
             return
         if self.outputs:
             self.hash(output, "outputs", "", 0)
@@ -235,9 +235,9 @@ _compiler = _Compiler()
 class Graph:
     """What is done about compiled modules while a recorder is installed."""
 
-    def __init__(self, calls: Calls, mode: str) -> None:
+    def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._mode = mode
+        self._mode = calls.options.compiled
         self._compiled: list[str] = []
         self._is_eager = False
         self.forced_eager = False

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -246,21 +245,6 @@ def _figures(row: Iterable[float]) -> dict[str, float | int]:
         name: int(value) if name in _WHOLE else value
         for name, value in zip(STATS_NAMES, row, strict=False)
     }
-
-
-@dataclass(slots=True)
-class Wanted:
-    """What is noted of each call."""
-
-    inputs: bool
-    outputs: bool
-    hash: HashKind
-    stats: bool
-    sampler: Sampler | None
-    param_dtypes: bool
-    buffer_dtypes: bool
-    buffer_hash: HashKind
-    grads: bool
 
 
 class MetadataCollector:

@@ -12,16 +12,16 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from ...core.aliases import renamed_parameters
-from ...core.arguments import check_bool, check_int, check_str, check_str_or_none
+from ...core.arguments import check_str
 from ...core.extras import needs_torch
 from ...core.public import public
+from ...core.ranks import rank_path
 from ...core.reprs import short_repr
 from ...core.warnings import warn_once
 from .recording import (
@@ -38,13 +38,10 @@ with needs_torch("my_utils.module_hook"):
 
     from .calls import Calls
     from .graph import Graph
-    from .metadata import HashKind, MetadataCollector, Wanted
-    from .plan import Filters, ParamsAt, Plan, Plans, is_compiled
-    from .sample import SampleMode, Sampler
-    from .weights import Weights
-
-
-CompiledMode = Literal["eager", "op"]
+    from .metadata import HashKind
+    from .options import CompiledMode, ParamsAt, TraceOptions
+    from .plan import Plan, Plans, is_compiled
+    from .sample import SampleMode
 
 
 @public("my_utils.module_hook")
@@ -148,60 +145,14 @@ class ForwardTraceRecorder:
     ) -> None:
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, not {model!r:.100}")
-        check_str("name", name)
-        _check_choice("sample_mode", sample_mode, ("none", "head", "rand"))
-        _check_choice("hash", hash, ("none", "md5", "tensor"))
-        _check_choice("params_at", params_at, ("auto", "call", "end"))
-        _check_choice("compiled", compiled, ("eager", "op"))
-        check_int("seed", seed)
-        check_int("max_pending_bytes", max_pending_bytes, 0)
-        if sample_max_elems is not None:
-            check_int("sample_max_elems", sample_max_elems, 1, or_none=True)
+        self._options = TraceOptions.of(locals())
         self.model = model
-        self.name = name
-        self._settings = {
-            key: value
-            for key, value in locals().items()
-            if key not in ("self", "model", "name", "include_types", "exclude_types")
-        }
-        for key, value in self._settings.items():
-            if key.startswith("record_") or key == "stats":
-                check_bool(key, value)
-        included = _types("include_types", include_types)
-        excluded = _types("exclude_types", exclude_types)
-        self._settings["include_types"] = [str(kind) for kind in included]
-        self._settings["exclude_types"] = [str(kind) for kind in excluded]
-        self._filters = Filters(
-            _pattern("include_name_regex", include_name_regex),
-            _pattern("exclude_name_regex", exclude_name_regex),
-            included,
-            excluded,
-        )
-        self._param_kind = _kind("param", record_param_md5, record_param_hash)
-        collector = MetadataCollector(max_pending_bytes)
-        self._calls = Calls(
-            Wanted(
-                inputs=record_inputs,
-                outputs=record_outputs,
-                hash=hash,
-                stats=stats,
-                sampler=None
-                if sample_mode == "none"
-                else Sampler(sample_mode, sample_max_elems, seed),
-                param_dtypes=record_param_dtypes,
-                buffer_dtypes=record_buffer_dtypes,
-                buffer_hash=_kind("buffer", record_buffer_md5, record_buffer_hash),
-                grads=record_grads,
-            ),
-            collector,
-            None
-            if self._param_kind == "none"
-            else Weights(self._param_kind, collector, max_pending_bytes),
-        )
+        self.name = check_str("name", name)
+        self._calls = Calls(self._options)
         self._plans: Plans | None = None
         self._infos: list[ModuleInfo] = []
         self._handles: list[Any] = []
-        self._graph = Graph(self._calls, compiled)
+        self._graph = Graph(self._calls)
 
     def __repr__(self) -> str:
         return short_repr(self, "name", "installed", "recording")
@@ -234,10 +185,7 @@ class ForwardTraceRecorder:
         if self._plans is not None:
             warn_once("forward_trace_installed", "the forward trace recorder is installed already")
             return self
-        at = self._settings["params_at"]
-        if self._param_kind == "tensor" and at == "auto":
-            at = "call"
-        self._plans = Plans(self.model, self._calls, self._filters, self._param_kind != "none", at)
+        self._plans = Plans(self.model, self._calls)
         self._infos = self._plans.infos
         compiled = [name for name, item in self.model.named_modules() if is_compiled(item)]
         self._graph.begin(self.model, self._plans.hooked, compiled)
@@ -276,7 +224,7 @@ class ForwardTraceRecorder:
         elif not self._handles:
             for plan in self._plans.hooked:
                 self._hook(plan)
-            if self._calls.wanted.grads:
+            if self._options.record_grads:
                 recorded = [info for info in self._plans.infos if info.recorded]
                 names = {full for info in recorded for full in info.params.values()}
                 self._calls.watch_params(self.model, names)
@@ -339,7 +287,7 @@ class ForwardTraceRecorder:
         calls = self._calls
         return Recording.of_this_rank(
             self.name,
-            settings={**self._settings, "forced_eager": self._graph.forced_eager},
+            settings={**self._options.settings(), "forced_eager": self._graph.forced_eager},
             modules=list(self._infos),
             roots=list(calls.roots),
             events=list(calls.events),
@@ -359,15 +307,7 @@ class ForwardTraceRecorder:
         Returns the path. TypeError for an `extra` that such a file cannot hold, OSError if the
         file cannot be written.
         """
-        recording = self.snapshot(extra)
-        text = os.fspath(path)
-        if recording.world_size > 1 and "{rank}" not in text and str(recording.rank) not in text:
-            warn_once(
-                "forward_trace_rank",
-                f"each of {recording.world_size} ranks may write {text!r}; put {{rank}} into the "
-                "path",
-            )
-        return save_recording(recording, text.replace("{rank}", str(recording.rank)))
+        return save_recording(self.snapshot(extra), rank_path(path, "forward_trace_rank"))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Recording:
@@ -377,32 +317,3 @@ class ForwardTraceRecorder:
         or of another kind; OSError if it cannot be read.
         """
         return load_recording(path)
-
-
-def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
-
-
-def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
-    pattern = check_str_or_none(name, text)
-    if pattern is None:
-        return None
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{name} is not a regular expression: {error}") from None
-
-
-def _types(name: str, value: type | str | Iterable[type | str] | None) -> list[type | str]:
-    kinds = [] if value is None else [value] if isinstance(value, type | str) else list(value)
-    for kind in kinds:
-        if not isinstance(kind, type | str):
-            raise TypeError(f"{name} must hold classes or names of classes, not {kind!r:.100}")
-    return kinds
-
-
-def _kind(what: str, md5: bool, tensor: bool) -> HashKind:
-    if md5 and tensor:
-        raise ValueError(f"choose one of record_{what}_md5 and record_{what}_hash")
-    return "md5" if md5 else "tensor" if tensor else "none"

@@ -6,14 +6,15 @@ need no searches.
 
 from __future__ import annotations
 
-import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from .nesting import names_above
+from .options import TraceOptions
 from .recording import ModuleInfo
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 _mode_of = torch._C._get_dispatch_mode
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
-
-ParamsAt = Literal["auto", "call", "end"]
 
 _FSDP = frozenset(("FSDPModule", "FullyShardedDataParallel"))
 
@@ -39,33 +38,25 @@ class Slot(NamedTuple):
         return there[self.local] if self.local in there else None  # noqa: SIM401 - torch.jit's has no get
 
 
-class Filters(NamedTuple):
-    """Which modules are recorded: those that pass both of what is given and hit no exclusion."""
-
-    include_name: re.Pattern[str] | None
-    exclude_name: re.Pattern[str] | None
-    include_types: Sequence[type | str]
-    exclude_types: Sequence[type | str]
-
-    def take(self, names: Sequence[str], module: torch.nn.Module) -> bool:
-        if self.include_name is not None and not any(map(self.include_name.search, names)):
-            return False
-        if self.exclude_name is not None and any(map(self.exclude_name.search, names)):
-            return False
-        if self.include_types and not _is_any(module, self.include_types):
-            return False
-        return not _is_any(module, self.exclude_types)
+def _is_recorded(names: Sequence[str], module: torch.nn.Module, options: TraceOptions) -> bool:
+    """Whether it passes both of what is to be included and hits no exclusion."""
+    include, exclude = options.include_name_regex, options.exclude_name_regex
+    if include is not None and not any(map(include.search, names)):
+        return False
+    if exclude is not None and any(map(exclude.search, names)):
+        return False
+    if options.include_types and not is_of(module, options.include_types):
+        return False
+    return not is_of(module, options.exclude_types)
 
 
-def _is_any(module: torch.nn.Module, kinds: Sequence[type | str]) -> bool:
+def is_of(module: torch.nn.Module, kinds: Sequence[type | str]) -> bool:
+    """Whether the module is of one of the classes, or of names of classes."""
+    names = set()
+    for cls in type(module).__mro__:
+        names |= {cls.__name__, f"{cls.__module__}.{cls.__qualname__}"}
     return any(
-        any(
-            kind in (cls.__name__, f"{cls.__module__}.{cls.__qualname__}")
-            for cls in type(module).__mro__
-        )
-        if isinstance(kind, str)
-        else isinstance(module, kind)
-        for kind in kinds
+        kind in names if isinstance(kind, str) else isinstance(module, kind) for kind in kinds
     )
 
 
@@ -84,15 +75,18 @@ class Plan:
     deferred: list[Slot] = field(default_factory=list)  # own ones that the end of a root hashes
     unit: list[Slot] = field(default_factory=list)  # those that this module's pre-hook hashes
 
-    def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    def before(self, module: torch.nn.Module, args: Any, kwargs: Any, depth: int = 1) -> None:
+        """depth: of the function of torch that runs the hook, among the callers."""
         if torch.compiler.is_compiling() or self.calls is None or _is_traced():
             return
-        self.calls.before(self, args, kwargs)
+        self.calls.before(self, args, kwargs, sys._getframe(depth))
 
-    def after(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def after(
+        self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any, depth: int = 1
+    ) -> None:
         if torch.compiler.is_compiling() or self.calls is None:
             return
-        self.calls.after(self, output)
+        self.calls.after(self, output, sys._getframe(depth))
 
     def below(self) -> tuple[list[Slot], list[Slot]]:
         return self.plans.below(self.name)
@@ -119,14 +113,9 @@ def inert_plan() -> Plan:
 class Plans:
     """All modules of the model as it is now."""
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        calls: Calls,
-        filters: Filters,
-        hash_params: bool,
-        params_at: ParamsAt,
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, calls: Calls) -> None:
+        options = calls.options
+        hash_params = options.param_kind != "none"
         self.hooked: list[Plan] = []
         self.infos: list[ModuleInfo] = []
         self._deferred: list[tuple[str, Slot]] = []  # with the owner's name
@@ -137,7 +126,7 @@ class Plans:
         by_name: dict[str, Plan] = {}
         hashed_below: set[str] = set()
         for module, own_names in names.items():
-            recorded = filters.take(own_names, module)
+            recorded = _is_recorded(own_names, module, options)
             if recorded:
                 hashed_below.add(own_names[0])
             self.infos.append(_describe_module(module, own_names, first_names, recorded))
@@ -148,14 +137,14 @@ class Plans:
                 by_name[plan.name] = plan
                 self.hooked.append(plan)
         if hash_params:
-            self._assign(names, by_name, hashed_below, params_at)
+            self._assign(names, by_name, hashed_below, options.params_at_call)
 
     def _assign(
         self,
         names: dict[torch.nn.Module, list[str]],
         by_name: dict[str, Plan],
         hashed_below: set[str],
-        params_at: ParamsAt,
+        at_call: bool,
     ) -> None:
         """Says for each parameter where it is hashed."""
         sharded = {name: plan for name, plan in by_name.items() if _is_sharded(plan.module)}
@@ -170,7 +159,7 @@ class Plans:
                 slot = Slot(full, module, local)
                 # ZeRO-3 marks its parameters so, and accelerate the modules that it offloads.
                 is_gathered = hasattr(slot.current(), "ds_id") or hasattr(module, "_hf_hook")
-                now = unit is not None or params_at == "call" or is_gathered
+                now = unit is not None or at_call or is_gathered
                 if full not in seen:
                     seen.add(full)
                     (self._units if now else self._deferred).append((info.name, slot))
