@@ -10,6 +10,7 @@ No Exception is raised into the training. Other exceptions, such as KeyboardInte
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import threading
 import time
@@ -85,8 +86,9 @@ class Calls:
         self.roots: list[RootCall] = []
         self.param_grads: list[TraceTensorMeta] = []
         self.counts: dict[str, int] = {}
-        self._ended = 0
-        self._arrived = 0
+        self._is_quick = options.hash != "md5" and not options.stats and self.sampler is None
+        self._ended = itertools.count()
+        self._arrived = itertools.count()
         self._thread = _Thread()
         self._lock = threading.RLock()
         self._dtypes: dict[tuple[tuple[str, torch.dtype], ...], dict[str, str]] = {}
@@ -132,7 +134,8 @@ class Calls:
     def _enter(self, plan: Plan, caller: FrameType) -> _Frame:
         stack = self._thread.stack
         python = caller.f_back or caller  # it also runs the hooks of a call that raises
-        _end_the_interrupted(stack, python)
+        if stack and not is_running(stack[-1].python, python):
+            _end_the_interrupted(stack, python)
         recompute = _backward_number() != -1
         phase = "recompute" if recompute else "forward"
         root = stack[-1].root if stack else self._begin_root(plan, phase)
@@ -156,27 +159,22 @@ class Calls:
     def _new_event(
         self, plan: Plan, phase: str, root: RootState, stack: list[_Frame]
     ) -> TraceEvent:
-        parent = None
+        event = TraceEvent.__new__(TraceEvent)  # whose other fields have their defaults, later
+        event.module = plan.name
+        event.type = plan.type_name
+        event.root = root.record.index
+        event.phase = phase
+        event.status = "open"
+        event.training = plan.module.training
+        event.grad_enabled = torch.is_grad_enabled()
         for frame in reversed(stack):
             if frame.event is not None:
-                parent = frame.event
+                event.parent, event.depth = frame.event.index, frame.event.depth + 1
                 break
         with self._lock:
-            event = TraceEvent(
-                len(self.events),
-                plan.name,
-                plan.type_name,
-                plan.counts[phase],
-                root=root.record.index,
-                phase=phase,
-                status="open",
-                training=plan.module.training,
-                grad_enabled=torch.is_grad_enabled(),
-            )
+            event.index, event.call = len(self.events), plan.counts[phase]
             plan.counts[phase] += 1
             self.events.append(event)
-        if parent is not None:
-            event.parent, event.depth = parent.index, parent.depth + 1
         return event
 
     def _leave(self, plan: Plan, caller: FrameType) -> _Frame | None:
@@ -201,19 +199,23 @@ class Calls:
     # --- metadata of tensors ---
 
     def _take_params(self, weights: Weights, frame: _Frame) -> None:
+        event = frame.event
         try:
             params = weights.before_call(frame.plan, frame.root)
-            if frame.event is not None:
-                frame.event.params = params
+            if event is not None:
+                event.params = params
         except Exception as error:
-            self._trouble(frame.plan.name, frame.event, error)
+            self._trouble(frame.plan.name, event, error)
 
     def _take_inputs(self, frame: _Frame, event: TraceEvent, args: Any, kwargs: Any) -> None:
         found, values = find_arguments(args, kwargs)
         if self.options.record_inputs:
-            event.input_values = values
-            event.inputs = self._take(found)
-            frame.inputs = [(path, x, x._version) for path, x in found if not x.is_inference()]
+            if values:
+                event.input_values = values
+            self._take(found, event, "inputs")
+            for path, x in found:
+                if not x.is_inference():
+                    frame.inputs.append((path, x, x._version))
         if self.options.record_grads:
             self._watch(event, "inputs", found)
 
@@ -230,9 +232,7 @@ class Calls:
         event.buffer_dtypes = self._dtypes_of(frame.plan.module._buffers)
 
     def _take_after(self, frame: _Frame, event: TraceEvent, output: Any) -> None:
-        with self._lock:
-            event.end_index = self._ended
-            self._ended += 1
+        event.end_index = next(self._ended)
         error = sys.exception() if output is None else None
         if error is not None and error is not frame.around:
             stopped = type(error).__name__ == "_StopRecomputationError"
@@ -244,22 +244,27 @@ class Calls:
         if options.record_outputs or options.record_grads:
             found, values = find(output)
             if options.record_outputs:
-                event.output_values = values
-                event.outputs = self._take(found)
+                if values:
+                    event.output_values = values
+                self._take(found, event, "outputs")
                 self._take_written(frame, event, found)
             if options.record_grads:
                 self._watch(event, "outputs", found)
 
-    def _take(self, found: Found) -> list[TraceTensorMeta]:
+    def _take(self, found: Found, event: TraceEvent, side: str) -> None:
         options = self.options
-        return self.collector.take(found, options.hash, options.stats, self.sampler)
+        hashed = options.hash == "tensor"
+        if self._is_quick and self.collector.take_forms(found, event, side, hashed):
+            return
+        metas = self.collector.take(found, options.hash, options.stats, self.sampler)
+        getattr(event, side).extend(metas)
 
     def _take_written(self, frame: _Frame, event: TraceEvent, outputs: Found) -> None:
         """The inputs that are no longer what they were."""
         written = [(path, x) for path, x, version in frame.inputs if x._version != version]
         if written:
             given = {id(tensor) for _, tensor in outputs}
-            event.written = self._take([(path, x) for path, x in written if id(x) not in given])
+            self._take([(k, x) for k, x in written if id(x) not in given], event, "written")
 
     def _dtypes_of(self, tensors: dict[str, Any]) -> dict[str, str]:
         """The same dict for the same answer, so that a file holds it once."""
@@ -327,11 +332,11 @@ class Calls:
             return
         try:
             into = self.param_grads if event is None else event.grads
-            metas = self._take([(path, grad)])
-            with self._lock:
-                for meta in metas:
-                    meta.arrived = self._arrived
-                self._arrived += 1
+            options = self.options
+            metas = self.collector.take([(path, grad)], options.hash, options.stats, self.sampler)
+            arrived = next(self._arrived)
+            for meta in metas:
+                meta.arrived = arrived
             into.extend(metas)
         except Exception as error:
             self._trouble(path, event, error)
@@ -361,8 +366,7 @@ class Calls:
                 event.parent, event.depth = call.around.index, call.around.depth + 1
             self.events.append(event)
             self._place(call.inside, root)
-            event.end_index = self._ended
-            self._ended += 1
+            event.end_index = next(self._ended)
 
     def release(self) -> None:
         """Ends what runs."""
@@ -375,7 +379,7 @@ class Calls:
         with self._lock:
             self.collector.flush()
             self.events, self.roots, self.param_grads, self.counts = [], [], [], {}
-            self._ended = self._arrived = 0
+            self._ended, self._arrived = itertools.count(), itertools.count()
             self._thread = _Thread()
 
     def count(self, kind: str) -> None:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
 
 from ... import tensors as _tensors
+from ..._core import TensorDigest
 from .. import torch_ops as _torch_ops
 from ..dtypes import dtype_name
 from ..tensor_kinds import as_bytes, has_kernels, why_unreadable
 from .parts import split_tensor
-from .recording import TraceTensorMeta
+from .recording import TraceEvent, TraceTensorMeta
 from .sample import Sampler
 from .walk import Found
 
@@ -254,6 +256,29 @@ class MetadataCollector:
         self._arena = _Md5Arena(max_pending_bytes, pinned=False)
         self._pinned_arena = _Md5Arena(max_pending_bytes, pinned=True)
         self._on_device = _DeviceRows()
+        self._forms: deque[tuple[TraceEvent, str, str, TensorDigest | None, Any]] = deque()
+        self._lock = threading.Lock()
+
+    def take_forms(self, found: Found, event: TraceEvent, side: str, hashed: bool) -> bool:
+        """The forms and tensor hashes of tensors in plain memory of the CPU, for a hook that must
+        be fast: `flush` adds their entries to `event.inputs` or another `side`. False for other
+        tensors, of which nothing is taken."""
+        if _transforms() is not None:
+            return False
+        rows = []
+        try:
+            for path, tensor in found:
+                if type(tensor) not in _PLAIN_TYPES or not tensor.is_cpu:
+                    return False
+                if tensor.layout is not _STRIDED or tensor.is_nested:
+                    return False
+                digest = _tensors.tensor_hash(tensor) if hashed else None
+                form = (tensor.shape, tensor.dtype, tensor.stride(), tensor.requires_grad)
+                rows.append((event, side, path, digest, form))
+        except Exception:  # as of freed memory
+            return False
+        self._forms.extend(rows)
+        return True
 
     def take(
         self,
@@ -340,6 +365,15 @@ class MetadataCollector:
 
     def flush(self) -> None:
         """Fetches what is still on its way. Waits for CUDA where it was used."""
+        with self._lock:
+            for _ in range(len(self._forms)):
+                event, side, path, digest, form = self._forms.popleft()
+                shape, dtype, stride, requires_grad = form
+                meta = TraceTensorMeta(path, tuple(shape), dtype_name(dtype), "cpu")
+                meta.stride, meta.requires_grad = stride, requires_grad
+                if digest is not None:
+                    meta.hash, meta.hash_kind = digest.content, "tensor"
+                getattr(event, side).append(meta)
         self._arena.flush()
         self._pinned_arena.flush()
         self._on_device.flush()

@@ -20,6 +20,8 @@ from .recording import ModuleInfo
 if TYPE_CHECKING:
     from .calls import Calls
 
+_is_compiling = torch.compiler.is_compiling
+_trace = torch._C._get_tracing_state
 _mode_of = torch._C._get_dispatch_mode
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 
@@ -77,14 +79,14 @@ class Plan:
 
     def before(self, module: torch.nn.Module, args: Any, kwargs: Any, depth: int = 1) -> None:
         """depth: of the function of torch that runs the hook, among the callers."""
-        if torch.compiler.is_compiling() or self.calls is None or _is_traced():
-            return
+        if _is_compiling() or self.calls is None or _trace() is not None or _mode_of(_PROXY):
+            return  # torch.jit and torch.fx would write down our copies, too
         self.calls.before(self, args, kwargs, sys._getframe(depth))
 
     def after(
         self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any, depth: int = 1
     ) -> None:
-        if torch.compiler.is_compiling() or self.calls is None:
+        if _is_compiling() or self.calls is None:
             return
         self.calls.after(self, output, sys._getframe(depth))
 
@@ -96,11 +98,6 @@ class Plan:
 
     def __reduce__(self) -> Any:
         return (inert_plan, ())
-
-
-def _is_traced() -> bool:
-    """Whether torch.jit or torch.fx writes down what runs: it would write down our copies, too."""
-    return torch._C._get_tracing_state() is not None or _mode_of(_PROXY) is not None
 
 
 def inert_plan() -> Plan:

@@ -35,6 +35,8 @@ def find(value: Any) -> tuple[Found, dict[str, Any]]:
 
 def find_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Found, dict[str, Any]]:
     """The same for the arguments of a call: "0" is the first by position, a keyword its name."""
+    if len(args) == 1 and type(args[0]) is torch.Tensor and not kwargs:  # by far most calls
+        return [("0", args[0])], {}
     tensors: Found = []
     values: dict[str, Any] = {}
     for place, value in enumerate(args):
