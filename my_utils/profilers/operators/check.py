@@ -117,16 +117,16 @@ class OpCheck:
             self._tensors(actual, expected, where)
         elif isinstance(actual, list | tuple) and isinstance(expected, list | tuple):
             if len(actual) != len(expected):
-                self._differ(where, "Lengths", len(actual), len(expected))
+                self.differ(where, "Lengths", len(actual), len(expected))
             for place, pair in enumerate(zip(actual, expected, strict=False)):
                 self.values(*pair, where=f"{where}.{place}" if where else str(place))
         elif type(actual) is not type(expected):
-            self._differ(where, "Types", type(actual).__name__, type(expected).__name__)
+            self.differ(where, "Types", type(actual).__name__, type(expected).__name__)
         elif not self._same_value(actual, expected):
             kind = type(actual).__name__
-            self._differ(where, f"{kind[:1].upper()}{kind[1:]} values", actual, expected)
+            self.differ(where, f"{kind[:1].upper()}{kind[1:]} values", actual, expected)
 
-    def _differ(self, where: str, what: str, actual: Any, expected: Any) -> None:
+    def differ(self, where: str, what: str, actual: Any, expected: Any) -> None:
         self.lines.append(f"{_place(where)}{what} differ: {actual} vs {expected}")
 
     def _same_value(self, actual: Any, expected: Any) -> bool:
@@ -140,23 +140,23 @@ class OpCheck:
 
     def _tensors(self, actual: Tensor, expected: Tensor, where: str) -> None:
         if actual.shape != expected.shape:
-            self._differ(where, "Tensor shapes", actual.shape, expected.shape)
+            self.differ(where, "Tensor shapes", actual.shape, expected.shape)
             return
         if actual.is_quantized and expected.is_quantized:
             self._quantized(actual, expected, where)
             return
         if expected.dtype != actual.dtype and not self._stands_for(expected.dtype, actual.dtype):
-            self._differ(where, "Tensor dtypes", actual.dtype, expected.dtype)
+            self.differ(where, "Tensor dtypes", actual.dtype, expected.dtype)
             return
         if actual.layout is not torch.strided or expected.layout is not torch.strided:
             if actual.layout != expected.layout:
-                self._differ(where, "Tensor layouts", actual.layout, expected.layout)
+                self.differ(where, "Tensor layouts", actual.layout, expected.layout)
                 return
             if self._stored_agree(actual, expected):
                 return  # dense copies may be larger than all memory
             actual, expected = actual.to_dense(), expected.to_dense()
         elif self.rules.strides and _strides(actual) != _strides(expected):
-            self._differ(where, "Tensor strides", actual.stride(), expected.stride())
+            self.differ(where, "Tensor strides", actual.stride(), expected.stride())
         self._elements(resolved(actual), resolved(expected), where)
 
     def _stored_agree(self, actual: Tensor, expected: Tensor) -> bool:
@@ -174,7 +174,7 @@ class OpCheck:
         """By the integers and by what they stand for."""
         if (actual.dtype, actual.qscheme()) != (expected.dtype, expected.qscheme()):
             kinds = [f"{side.dtype} {side.qscheme()}" for side in (actual, expected)]
-            self._differ(where, "Quantizations", *kinds)
+            self.differ(where, "Quantizations", *kinds)
             return
         for ours, theirs in zip(_scales(actual), _scales(expected), strict=True):
             self.values(ours, theirs, where=f"{where}.scale" if where else "scale")
@@ -324,9 +324,9 @@ def check_view(check: OpCheck, plan: OpPlan, args: Any, kwargs: Any, result: Any
         begin = source.data_ptr() - int(source.storage_offset()) * source.element_size()
     expected = tensors_in(again)
     if len(views) != len(expected):
-        check.lines.append(f"Lengths differ: {len(views)} vs {len(expected)}")
+        check.differ("", "Lengths", len(views), len(expected))
     for place, (view, other) in enumerate(zip(views, expected, strict=False)):
-        _check_one(check, view, other, begin, f"{place}: " if len(expected) > 1 else "")
+        _check_one(check, view, other, begin, str(place) if len(expected) > 1 else "")
 
 
 def _without_memory(tensor: Tensor) -> Tensor:
@@ -337,15 +337,15 @@ def _without_memory(tensor: Tensor) -> Tensor:
 
 def _check_one(check: OpCheck, view: Tensor, other: Tensor, begin: int, where: str) -> None:
     if view.shape != other.shape:
-        check.lines.append(f"{where}Tensor shapes differ: {view.shape} vs {other.shape}")
+        check.differ(where, "Tensor shapes", view.shape, other.shape)
     elif view.dtype != other.dtype:
-        check.lines.append(f"{where}Tensor dtypes differ: {view.dtype} vs {other.dtype}")
+        check.differ(where, "Tensor dtypes", view.dtype, other.dtype)
     elif view.layout is not torch.strided or view.numel() == 0:
         return
     elif view.stride() != other.stride():
-        check.lines.append(f"{where}Tensor strides differ: {view.stride()} vs {other.stride()}")
+        check.differ(where, "Tensor strides", view.stride(), other.stride())
     elif _address(view, 0) != _address(other, begin):
-        check.lines.append(f"{where}Views begin at different places in memory")
+        check.lines.append(f"{_place(where)}Views begin at different places in memory")
 
 
 def _address(tensor: Tensor, begin: int) -> int:

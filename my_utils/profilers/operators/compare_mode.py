@@ -82,6 +82,7 @@ class CompareWithCPU(OpMode):
     """
 
     test_name: ClassVar[str] = "CompareWithCPU"
+    _checks_views: ClassVar[bool] = True
     _stop_error: ClassVar[type[OpModeError]] = CompareError
 
     def __init__(
@@ -304,11 +305,8 @@ class CompareWithCPU(OpMode):
                 self._summary.add(plan.name, "", "skipped", None, plan.reason, calls)
         return self._summary
 
-    def _end_step(self) -> None:
-        self._report_repeats()
-
     def _end(self) -> None:
-        self._end_step()
+        super()._end()
         if self.summary.rows:
             self._log.line("\n", self.summary.table())
         if self._repeated:

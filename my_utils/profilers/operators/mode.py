@@ -82,6 +82,7 @@ class OpMode(TorchDispatchMode):
 
     supports_higher_order_operators = True  # else torch raises for each of them
     test_name: ClassVar[str] = ""
+    _checks_views: ClassVar[bool] = False
     _stop_error: ClassVar[type[OpModeError]]
 
     def __init__(self, options: OpOptions, *, any_namespace: bool = True) -> None:
@@ -206,8 +207,8 @@ class OpMode(TorchDispatchMode):
         self._seen[title] += 1
         return self._seen[title] == 1
 
-    def _report_repeats(self) -> None:
-        """At the end of a step."""
+    def _end_step(self) -> None:
+        """At the end of a step, and of the block."""
         for title, calls in self._seen.items():
             if calls > 1:
                 self._log.line(f"[WARNING] {title}: {calls - 1} more in step {self.step_cnt}")
@@ -215,6 +216,7 @@ class OpMode(TorchDispatchMode):
 
     def _end(self) -> None:
         """What there is to say once the block has ended."""
+        self._end_step()
 
     # --- steps ---
 
@@ -236,9 +238,6 @@ class OpMode(TorchDispatchMode):
         self._active = began and not ended and now % options.every == 0
         self._log.line(time.strftime("%Y-%m-%d, %H:%M:%S"))
         self._log.line(f"-------------------------  step = {self.step_cnt}  ----------------------")
-
-    def _end_step(self) -> None:
-        """The checks that run once a step."""
 
     # --- operators ---
 
@@ -272,6 +271,9 @@ class OpMode(TorchDispatchMode):
             return self._pass_on(plan, args, kwargs or {})
         if self._stacks is not None:
             self._stacks.note()
+        if plan.action is Action.VIEW and not self._checks_views:  # no new values
+            self._viewed.add(plan.name)
+            return func(*args, **(kwargs or {}))
         return self._watch(plan, args, kwargs or {})
 
     def _pass_on(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from .inputs import copied, distinct_tensors, tensors_in
 from .mode import RULE, OpMode, OpModeError, dump_or_say
 from .module_path import where
 from .options import OpOptions
-from .policy import Action, OpPlan
+from .policy import OpPlan
 
 _SHOWN_A_STEP = 20  # of those that only pass on what came in
 
@@ -126,14 +126,8 @@ class NanInfTracker(OpMode):
         return next(producers, self.findings[0] if self.findings else None)
 
     def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
-        if plan.action is Action.VIEW:  # no new values
-            self._viewed.add(plan.name)
-            return plan.func(*args, **kwargs)
         if self._later is not None:
             return self._watch_later(plan, self._later, args, kwargs)
-        return self._watch_now(plan, args, kwargs)
-
-    def _watch_now(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
         shown, before = (args, kwargs), None
         try:
             if self.dump_error_data:
@@ -166,9 +160,10 @@ class NanInfTracker(OpMode):
     ) -> Any:
         result = plan.func(*args, **kwargs)
         try:
-            outputs = (plan.results(result), plan.written(args, kwargs))
-            elements = sum(tensor.numel() for tensor in distinct_tensors(outputs))
-            later.add(Call(self._title(plan), plan.name, where().name, elements), outputs)
+            outputs = distinct_tensors((plan.results(result), plan.written(args, kwargs)))
+            counts = Counts()
+            counts.elements = sum(tensor.numel() for tensor in outputs)
+            later.add(self._finding(plan, "propagator", counts), outputs)
             self._tested.add(plan.name)
             if later.is_full:
                 self._read(later)
@@ -178,14 +173,13 @@ class NanInfTracker(OpMode):
 
     def _read(self, later: LaterCounts) -> None:
         """With the inputs gone, the first NaN of all is the producer."""
-        for call in later.take():
-            role: Role = "propagator" if self.findings else "producer"
-            finding = NanInfFinding(role=role, step=self.step_cnt, **call._asdict())
-            self._keep(finding)
-            if role == "producer":
-                self._log.line("[WARNING] ", finding.title, self._fails(finding))
-            else:
+        for finding in later.take():
+            if self.findings:
+                self._keep(finding)
                 self._log_propagator(finding)
+            else:
+                self._keep(replace(finding, role="producer"))
+                self._log.line("[WARNING] ", finding.title, self._fails(finding))
 
     # --- what is found ---
 
@@ -198,17 +192,7 @@ class NanInfTracker(OpMode):
     def _found(self, plan: OpPlan, inputs: Counts, after: Counts, call: _Shown) -> None:
         if not is_finding(plan, inputs, after, tensors_in(call.inputs)):
             return
-        finding = NanInfFinding(
-            title=self._title(plan),
-            op=plan.name,
-            module=where().name,
-            role="propagator" if inputs.nan else "producer",
-            nan=after.nan,
-            pos_inf=after.pos_inf,
-            neg_inf=after.neg_inf,
-            elements=after.elements,
-            step=self.step_cnt,
-        )
+        finding = self._finding(plan, "propagator" if inputs.nan else "producer", after)
         self._keep(finding)
         if finding.role == "producer":
             self._log_producer(finding, inputs, call)
@@ -219,6 +203,19 @@ class NanInfTracker(OpMode):
         if arrived and arrived not in self._arrived:
             self._arrived.append(arrived)
         self._log_propagator(finding, arrived or "")
+
+    def _finding(self, plan: OpPlan, role: Role, after: Counts) -> NanInfFinding:
+        return NanInfFinding(
+            title=self._title(plan),
+            op=plan.name,
+            module=where().name,
+            role=role,
+            nan=after.nan,
+            pos_inf=after.pos_inf,
+            neg_inf=after.neg_inf,
+            elements=after.elements,
+            step=self.step_cnt,
+        )
 
     def _log_producer(self, found: NanInfFinding, inputs: Counts, call: _Shown) -> None:
         if not self._is_first_report(found.title):
@@ -266,10 +263,10 @@ class NanInfTracker(OpMode):
             self._log.line(
                 f"[WARNING] {self._quiet - _SHOWN_A_STEP} more passed on values of their inputs"
             )
-        self._report_repeats()
+        super()._end_step()
 
     def _end(self) -> None:
-        self._end_step()
+        super()._end()
         first = self.first
         if first is None:
             self._log.line(f"no NaN and no unexpected Inf in {self.step_cnt + 1} steps")
@@ -301,47 +298,35 @@ def _format_counts(found: NanInfFinding) -> str:
 # --- counts that are read later ---
 
 
-class Call(NamedTuple):
-    """One call of an operator, and how many of its results' elements are NaN, +Inf and -Inf."""
-
-    title: str
-    op: str
-    module: str
-    elements: int
-    nan: int = 0
-    pos_inf: int = 0
-    neg_inf: int = 0
-
-
 class LaterCounts:
     """Counts NaNs on the device asynchronously; they are read once a step, without waiting before
     that. For one thread."""
 
     def __init__(self) -> None:
         _torch_ops.register()
-        self._calls: list[tuple[Call, list[Tensor]]] = []
+        self._calls: list[tuple[NanInfFinding, list[Tensor]]] = []
 
     @property
     def is_full(self) -> bool:
         return len(self._calls) >= _CALLS_MAX
 
-    def add(self, call: Call, result: Any) -> None:
+    def add(self, call: NanInfFinding, results: list[Tensor]) -> None:
         """Starts counting; nothing is waited for."""
         counts = [
             _count(values_of(tensor.detach()))
-            for tensor in distinct_tensors(result)
+            for tensor in results
             if (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_meta
         ]
         if counts:
             self._calls.append((call, counts))
 
-    def take(self) -> list[Call]:
+    def take(self) -> list[NanInfFinding]:
         """The calls that gave a NaN, in their order. Waits for the devices."""
         calls, self._calls = self._calls, []
         found = []
         for (call, _), row in zip(calls, _sums([counts for _, counts in calls]), strict=True):
             if row[0]:
-                found.append(call._replace(nan=row[0], pos_inf=row[1], neg_inf=row[2]))
+                found.append(replace(call, nan=row[0], pos_inf=row[1], neg_inf=row[2]))
         return found
 
 

@@ -18,7 +18,7 @@ from ...tensors.recordings.walk import Found, find, find_arguments
 from .mode import OpMode
 from .module_path import phase, where
 from .options import OpOptions
-from .policy import Action, OpPlan
+from .policy import OpPlan
 
 # Operators that do not read what they write to: it may be memory as it is.
 _OVERWRITE = frozenset(
@@ -88,9 +88,6 @@ class OpRecorder(OpMode):
     # --- operators ---
 
     def _watch(self, plan: OpPlan, args: Any, kwargs: dict[str, Any]) -> Any:
-        if plan.action is Action.VIEW:
-            self._viewed.add(plan.name)
-            return plan.func(*args, **kwargs)
         event = None
         try:
             event = self._begin(plan, args, kwargs)
