@@ -256,7 +256,7 @@ class MetadataCollector:
         self._arena = _Md5Arena(max_pending_bytes, pinned=False)
         self._pinned_arena = _Md5Arena(max_pending_bytes, pinned=True)
         self._on_device = _DeviceRows()
-        self._forms: deque[tuple[TraceEvent, str, str, TensorDigest | None, Any]] = deque()
+        self._forms: deque[tuple[Any, ...]] = deque()
         self._lock = threading.Lock()
 
     def take_forms(self, found: Found, event: TraceEvent, side: str, hashed: bool) -> bool:
@@ -270,12 +270,16 @@ class MetadataCollector:
             for path, tensor in found:
                 if type(tensor) not in _PLAIN_TYPES or not tensor.is_cpu:
                     return False
-                if tensor.layout is not _STRIDED or tensor.is_nested:
+                known: TensorDigest | torch.Size
+                if hashed:
+                    known = _tensors.tensor_hash(tensor)  # which has the shape
+                elif tensor.layout is _STRIDED and not tensor.is_nested:
+                    known = tensor.shape
+                else:
                     return False
-                digest = _tensors.tensor_hash(tensor) if hashed else None
-                form = (tensor.shape, tensor.dtype, tensor.stride(), tensor.requires_grad)
-                rows.append((event, side, path, digest, form))
-        except Exception:  # as of freed memory
+                dtype, stride = tensor.dtype, tensor.stride()
+                rows.append((event, side, path, known, dtype, stride, tensor.requires_grad))
+        except Exception:  # as the hash of a sparse tensor
             return False
         self._forms.extend(rows)
         return True
@@ -367,12 +371,13 @@ class MetadataCollector:
         """Fetches what is still on its way. Waits for CUDA where it was used."""
         with self._lock:
             for _ in range(len(self._forms)):
-                event, side, path, digest, form = self._forms.popleft()
-                shape, dtype, stride, requires_grad = form
-                meta = TraceTensorMeta(path, tuple(shape), dtype_name(dtype), "cpu")
-                meta.stride, meta.requires_grad = stride, requires_grad
-                if digest is not None:
-                    meta.hash, meta.hash_kind = digest.content, "tensor"
+                event, side, path, known, dtype, stride, requires_grad = self._forms.popleft()
+                meta = TraceTensorMeta(path, dtype=dtype_name(dtype), device="cpu", stride=stride)
+                meta.requires_grad = requires_grad
+                if isinstance(known, TensorDigest):
+                    meta.shape, meta.hash, meta.hash_kind = known.shape, known.content, "tensor"
+                else:
+                    meta.shape = tuple(known)
                 getattr(event, side).append(meta)
         self._arena.flush()
         self._pinned_arena.flush()
