@@ -37,6 +37,8 @@ _TEXT_MAX = 300
 
 # The number of the backward that runs in this thread, -1 outside of one.
 _backward_number = torch._C._current_graph_task_id
+# The innermost of vmap, grad and other transforms that runs, or None.
+_transforms = torch._C._functorch.peek_interpreter_stack
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +50,7 @@ class _Frame:
     root: RootState
     event: TraceEvent | None
     around: BaseException | None  # what was being handled when the call began
+    is_quick: bool  # whether `MetadataCollector.take_forms` may have its tensors
     inputs: list[tuple[str, torch.Tensor, int]] = field(default_factory=list)  # with their versions
 
 
@@ -117,16 +120,19 @@ class Calls:
             self._trouble(plan.name, event, error)
 
     def after(self, plan: Plan, output: Any, caller: FrameType) -> None:
-        frame = self._leave(plan, caller)
-        if frame is None:
-            return
+        stack = self._thread.stack
+        if stack and stack[-1].python is not caller.f_back:
+            _end_the_interrupted(stack, caller)
+        if not stack or stack[-1].plan is not plan:
+            return  # a call that began before the hooks were there
+        frame = stack.pop()
         event = frame.event
         try:
             if event is not None:
                 self._take_after(frame, event, output)
         except Exception as error:
             self._trouble(plan.name, event, error)
-        if not self._thread.stack:
+        if not stack:
             self._end_root(frame)
 
     # --- the stack ---
@@ -140,7 +146,8 @@ class Calls:
         phase = "recompute" if recompute else "forward"
         root = stack[-1].root if stack else self._begin_root(plan, phase)
         event = self._new_event(plan, phase, root, stack) if plan.recorded else None
-        frame = _Frame(python, plan, root, event, sys.exception())
+        is_quick = self._is_quick and _transforms() is None
+        frame = _Frame(python, plan, root, event, sys.exception(), is_quick)
         stack.append(frame)
         if len(stack) == 1 and self.weights is not None and not recompute:
             self.weights.begin(root)
@@ -177,13 +184,6 @@ class Calls:
             self.events.append(event)
         return event
 
-    def _leave(self, plan: Plan, caller: FrameType) -> _Frame | None:
-        """None for a call that began before the hooks were there."""
-        stack = self._thread.stack
-        if stack and stack[-1].python is not caller.f_back:
-            _end_the_interrupted(stack, caller)
-        return stack.pop() if stack and stack[-1].plan is plan else None
-
     def _end_root(self, frame: _Frame) -> None:
         root = frame.root
         root.record.status = "ok" if frame.event is None else frame.event.status
@@ -212,7 +212,7 @@ class Calls:
         if self.options.record_inputs:
             if values:
                 event.input_values = values
-            self._take(found, event, "inputs")
+            self._take(found, frame, event, "inputs")
             for path, x in found:
                 if not x.is_inference():
                     frame.inputs.append((path, x, x._version))
@@ -246,25 +246,29 @@ class Calls:
             if options.record_outputs:
                 if values:
                     event.output_values = values
-                self._take(found, event, "outputs")
+                self._take(found, frame, event, "outputs")
                 self._take_written(frame, event, found)
             if options.record_grads:
                 self._watch(event, "outputs", found)
 
-    def _take(self, found: Found, event: TraceEvent, side: str) -> None:
+    def _take(self, found: Found, frame: _Frame, event: TraceEvent, side: str) -> None:
         options = self.options
         hashed = options.hash == "tensor"
-        if self._is_quick and self.collector.take_forms(found, event, side, hashed):
+        if frame.is_quick and self.collector.take_forms(found, event, side, hashed):
             return
         metas = self.collector.take(found, options.hash, options.stats, self.sampler)
         getattr(event, side).extend(metas)
 
     def _take_written(self, frame: _Frame, event: TraceEvent, outputs: Found) -> None:
         """The inputs that are no longer what they were."""
-        written = [(path, x) for path, x, version in frame.inputs if x._version != version]
+        written = []
+        for path, x, version in frame.inputs:
+            if x._version != version:
+                written.append((path, x))
         if written:
             given = {id(tensor) for _, tensor in outputs}
-            self._take([(k, x) for k, x in written if id(x) not in given], event, "written")
+            changed = [(path, x) for path, x in written if id(x) not in given]
+            self._take(changed, frame, event, "written")
 
     def _dtypes_of(self, tensors: dict[str, Any]) -> dict[str, str]:
         """The same dict for the same answer, so that a file holds it once."""

@@ -262,9 +262,7 @@ class MetadataCollector:
     def take_forms(self, found: Found, event: TraceEvent, side: str, hashed: bool) -> bool:
         """The forms and tensor hashes of tensors in plain memory of the CPU, for a hook that must
         be fast: `flush` adds their entries to `event.inputs` or another `side`. False for other
-        tensors, of which nothing is taken."""
-        if _transforms() is not None:
-            return False
+        tensors, of which nothing is taken. Not for use inside transforms of torch.func."""
         rows = []
         try:
             for path, tensor in found:

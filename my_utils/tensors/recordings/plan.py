@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _is_compiling = torch.compiler.is_compiling
 _trace = torch._C._get_tracing_state
+_count_modes = torch._C._len_torch_dispatch_stack
 _mode_of = torch._C._get_dispatch_mode
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 
@@ -79,8 +80,10 @@ class Plan:
 
     def before(self, module: torch.nn.Module, args: Any, kwargs: Any, depth: int = 1) -> None:
         """depth: of the function of torch that runs the hook, among the callers."""
-        if _is_compiling() or self.calls is None or _trace() is not None or _mode_of(_PROXY):
-            return  # torch.jit and torch.fx would write down our copies, too
+        if _is_compiling() or self.calls is None or _trace() is not None:
+            return
+        if _count_modes() and _mode_of(_PROXY) is not None:
+            return  # torch.fx would write down our copies, as torch.jit would
         self.calls.before(self, args, kwargs, sys._getframe(depth))
 
     def after(
