@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -161,9 +161,8 @@ class NanInfTracker(OpMode):
         result = plan.func(*args, **kwargs)
         try:
             outputs = distinct_tensors((plan.results(result), plan.written(args, kwargs)))
-            counts = Counts()
-            counts.elements = sum(tensor.numel() for tensor in outputs)
-            later.add(self._finding(plan, "propagator", counts), outputs)
+            elements = sum(tensor.numel() for tensor in outputs)
+            later.add((self._title(plan), plan.name, where().name, elements), outputs)
             self._tested.add(plan.name)
             if later.is_full:
                 self._read(later)
@@ -173,13 +172,17 @@ class NanInfTracker(OpMode):
 
     def _read(self, later: LaterCounts) -> None:
         """With the inputs gone, the first NaN of all is the producer."""
-        for finding in later.take():
-            if self.findings:
-                self._keep(finding)
-                self._log_propagator(finding)
-            else:
-                self._keep(replace(finding, role="producer"))
+        for (title, op, module, elements), counts in later.take():
+            role: Role = "propagator" if self.findings else "producer"
+            nan, inf, minus_inf = counts
+            finding = NanInfFinding(
+                title, op, module, role, nan, inf, minus_inf, elements, self.step_cnt
+            )
+            self._keep(finding)
+            if role == "producer":
                 self._log.line("[WARNING] ", finding.title, self._fails(finding))
+            else:
+                self._log_propagator(finding)
 
     # --- what is found ---
 
@@ -192,7 +195,17 @@ class NanInfTracker(OpMode):
     def _found(self, plan: OpPlan, inputs: Counts, after: Counts, call: _Shown) -> None:
         if not is_finding(plan, inputs, after, tensors_in(call.inputs)):
             return
-        finding = self._finding(plan, "propagator" if inputs.nan else "producer", after)
+        finding = NanInfFinding(
+            title=self._title(plan),
+            op=plan.name,
+            module=where().name,
+            role="propagator" if inputs.nan else "producer",
+            nan=after.nan,
+            pos_inf=after.pos_inf,
+            neg_inf=after.neg_inf,
+            elements=after.elements,
+            step=self.step_cnt,
+        )
         self._keep(finding)
         if finding.role == "producer":
             self._log_producer(finding, inputs, call)
@@ -203,19 +216,6 @@ class NanInfTracker(OpMode):
         if arrived and arrived not in self._arrived:
             self._arrived.append(arrived)
         self._log_propagator(finding, arrived or "")
-
-    def _finding(self, plan: OpPlan, role: Role, after: Counts) -> NanInfFinding:
-        return NanInfFinding(
-            title=self._title(plan),
-            op=plan.name,
-            module=where().name,
-            role=role,
-            nan=after.nan,
-            pos_inf=after.pos_inf,
-            neg_inf=after.neg_inf,
-            elements=after.elements,
-            step=self.step_cnt,
-        )
 
     def _log_producer(self, found: NanInfFinding, inputs: Counts, call: _Shown) -> None:
         if not self._is_first_report(found.title):
@@ -298,19 +298,23 @@ def _format_counts(found: NanInfFinding) -> str:
 # --- counts that are read later ---
 
 
+Call = tuple[str, str, str, int]
+"""Title, operator and module of a call, and how many elements its results have."""
+
+
 class LaterCounts:
     """Counts NaNs on the device asynchronously; they are read once a step, without waiting before
     that. For one thread."""
 
     def __init__(self) -> None:
         _torch_ops.register()
-        self._calls: list[tuple[NanInfFinding, list[Tensor]]] = []
+        self._calls: list[tuple[Call, list[Tensor]]] = []
 
     @property
     def is_full(self) -> bool:
         return len(self._calls) >= _CALLS_MAX
 
-    def add(self, call: NanInfFinding, results: list[Tensor]) -> None:
+    def add(self, call: Call, results: list[Tensor]) -> None:
         """Starts counting; nothing is waited for."""
         counts = [
             _count(values_of(tensor.detach()))
@@ -320,14 +324,11 @@ class LaterCounts:
         if counts:
             self._calls.append((call, counts))
 
-    def take(self) -> list[NanInfFinding]:
+    def take(self) -> list[tuple[Call, list[int]]]:
         """The calls that gave a NaN, in their order. Waits for the devices."""
         calls, self._calls = self._calls, []
-        found = []
-        for (call, _), row in zip(calls, _sums([counts for _, counts in calls]), strict=True):
-            if row[0]:
-                found.append(replace(call, nan=row[0], pos_inf=row[1], neg_inf=row[2]))
-        return found
+        sums = _sums([counts for _, counts in calls])
+        return [(call, row) for (call, _), row in zip(calls, sums, strict=True) if row[0]]
 
 
 def _count(tensor: Tensor) -> Tensor:

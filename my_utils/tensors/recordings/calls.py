@@ -9,6 +9,7 @@ No Exception is raised into the training. Other exceptions, such as KeyboardInte
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import sys
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -61,6 +62,29 @@ def _end_the_interrupted(stack: list[_Frame], innermost: FrameType) -> None:
         stack.pop()
 
 
+class _NewEvent(TraceEvent):
+    """An event with the fields that a hook has set, which has no time for all: others get their
+    defaults when they are read. `complete` makes it a plain one."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # which would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            known = self.__dataclass_fields__.get(name)
+            if known is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            has_factory = known.default_factory is not dataclasses.MISSING
+            value = known.default_factory() if has_factory else known.default
+            setattr(self, name, value)
+            return value
+
+    def complete(self) -> None:
+        for name in self.__dataclass_fields__:
+            getattr(self, name)
+        self.__class__ = TraceEvent  # type: ignore[assignment]
+
+
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.stack: list[_Frame] = []
@@ -86,6 +110,7 @@ class Calls:
         }
         self._takes = [take for take, is_wanted in before.items() if is_wanted]
         self.events: list[TraceEvent] = []
+        self._complete = 0  # of them, the first ones
         self.roots: list[RootCall] = []
         self.param_grads: list[TraceTensorMeta] = []
         self.counts: dict[str, int] = {}
@@ -166,7 +191,7 @@ class Calls:
     def _new_event(
         self, plan: Plan, phase: str, root: RootState, stack: list[_Frame]
     ) -> TraceEvent:
-        event = TraceEvent.__new__(TraceEvent)  # whose other fields have their defaults, later
+        event = _NewEvent.__new__(_NewEvent)
         event.module = plan.name
         event.type = plan.type_name
         event.root = root.record.index
@@ -372,6 +397,15 @@ class Calls:
             self._place(call.inside, root)
             event.end_index = next(self._ended)
 
+    def fetch(self) -> None:
+        """Completes the events so far. Waits for CUDA where it was used."""
+        self.collector.flush()
+        with self._lock:
+            for event in self.events[self._complete :]:
+                if isinstance(event, _NewEvent):
+                    event.complete()
+            self._complete = len(self.events)
+
     def release(self) -> None:
         """Ends what runs."""
         self._thread = _Thread()
@@ -381,7 +415,8 @@ class Calls:
     def clear(self) -> None:
         self._unwatch_leaves(self._leaf_hooks)
         with self._lock:
-            self.collector.flush()
+            self.fetch()
+            self._complete = 0
             self.events, self.roots, self.param_grads, self.counts = [], [], [], {}
             self._ended, self._arrived = itertools.count(), itertools.count()
             self._thread = _Thread()

@@ -259,9 +259,10 @@ class ForwardTraceRecorder:
 
     @property
     def events(self) -> list[TraceEvent]:
-        """The calls so far, in the order in which they began. Waits for CUDA where it was used."""
+        """The calls so far, in the order in which they began, in a new list. Waits for CUDA where
+        it was used."""
         self._fetch()
-        return self._calls.events
+        return list(self._calls.events)
 
     @property
     def roots(self) -> list[RootCall]:
@@ -271,7 +272,7 @@ class ForwardTraceRecorder:
 
     def _fetch(self) -> None:
         self._graph.fetch()
-        self._calls.collector.flush()
+        self._calls.fetch()
 
     def clear(self) -> None:
         """Deletes the records, for example after a `save` in a long run."""

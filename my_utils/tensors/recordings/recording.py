@@ -164,20 +164,6 @@ class TraceEvent:
     error: str | None = None
     written: list[TraceTensorMeta] = field(default_factory=list)
 
-    if not TYPE_CHECKING:  # which else would take any name for an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """The default of a field that is not set: a hook has no time to set them all."""
-            known = self.__dataclass_fields__.get(name)
-            if known is not None and known.default_factory is not dataclasses.MISSING:
-                value = known.default_factory()
-            elif known is not None and known.default is not dataclasses.MISSING:
-                value = known.default
-            else:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            setattr(self, name, value)
-            return value
-
 
 @public("my_utils.module_hook")
 @dataclass(slots=True)

@@ -184,6 +184,22 @@ def test_a_model_that_is_none() -> None:
         ForwardTraceRecorder([1])  # type: ignore[arg-type]
 
 
+def test_events_are_complete_when_they_are_read() -> None:
+    model, seen = Net(), []
+    with ForwardTraceRecorder(model) as recorder:
+        handle = model.blocks[0].register_forward_hook(lambda *_: seen.append(recorder.events))
+        model(torch.ones(1, 4))
+        first = recorder.events
+        handle.remove()
+        model(torch.ones(1, 4))
+    (begun,) = seen
+    assert begun[0] is first[0] and len(begun) < len(first) == len(recorder.events) / 2
+    for event in first:
+        assert type(event) is TraceEvent and event.status == "ok" and event.end_index >= 0
+        assert len(event.inputs) == len(event.outputs) == 1 and event.grads == []
+    assert pickle.loads(pickle.dumps(first)) == first
+
+
 def test_pause_takes_the_hooks_off() -> None:
     model = Net()
     recorder = ForwardTraceRecorder(model).install()
