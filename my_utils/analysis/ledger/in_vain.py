@@ -14,7 +14,7 @@ def steps_in_vain(ranks: Sequence[RankTimes]) -> tuple[dict[int, tuple[int, int]
 
     Where a script numbers its steps, they come again. Where `my_utils run` counts them from 0 in
     each attempt, the checkpoint with which an attempt began says which steps of earlier ones it
-    goes on from: those after it was saved were in vain.
+    goes on from: those after it was saved were in vain. Another program does nothing again.
     """
     if not ranks[0].is_automatic:
         return _by_numbers(ranks), []
@@ -43,8 +43,12 @@ def _by_checkpoints(
     found: dict[int, tuple[int, int]] = {}
     notes = []
     numbers = attempt_numbers(ranks)
-    for at, number in enumerate(numbers[1:], 1):
-        origin = _origin(ranks, numbers[:at], number)
+    programs = {number: _program(ranks, number) for number in numbers}
+    for at, number in enumerate(numbers):
+        before = [one for one in numbers[:at] if programs[one] == programs[number]]
+        if not before:
+            continue
+        origin = _origin(ranks, before, number)
         if origin is None:
             notes.append(
                 f"attempt {number} began with no checkpoint that an earlier one is known to have "
@@ -52,13 +56,18 @@ def _by_checkpoints(
             )
             continue
         since, step = origin
-        for earlier in numbers[:at]:
+        for earlier in before:
             first = step + 1 if earlier == since else 0
             last = max((int(one.steps[-1]) for one in with_steps(ranks, earlier)), default=-1)
             if earlier >= since and first <= last:
                 known = found.get(earlier, (first, last))[0]
                 found[earlier] = min(first, known), last
     return found, notes
+
+
+def _program(ranks: Sequence[RankTimes], number: int) -> str:
+    of_ranks = (one.attempts[number].program for one in ranks if number in one.attempts)
+    return next(filter(None, of_ranks), "")
 
 
 def _origin(

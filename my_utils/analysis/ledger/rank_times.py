@@ -24,6 +24,7 @@ from ..verdict.rank_files import (
     depths_of,
     last_run,
     nanoseconds,
+    programs_of,
 )
 from ..verdict.run_ranks import OwnAttempts, attempts_together
 from ..verdict.tracks import training_rows
@@ -86,7 +87,7 @@ class AttemptTimes:
     stage, of those in which ranks meet, or may. peers: sends and receives of a pipeline, where the
     host knows when they end. counters: µs of each step, by name, 0 where missing. saved: keys of
     its checkpoints, and the step that was done last before each; restored: of those that it began
-    with."""
+    with. program: what ran, "" where that is not known."""
 
     number: int
     began_ns: int | None = None
@@ -105,6 +106,7 @@ class AttemptTimes:
     counters: dict[str, Integers] = field(default_factory=dict)
     saved: list[tuple[set[str], int]] = field(default_factory=list)
     restored: set[str] = field(default_factory=set)
+    program: str = ""
 
 
 @dataclass
@@ -405,6 +407,9 @@ def _processes(notes: Sequence[Note]) -> tuple[dict[int, AttemptTimes], int]:
             found[note.attempt].joined_ns = nanoseconds(note.pairs.get("process_group_ns")) or 0
         elif note.name == RUN_END and note.attempt in found:
             found[note.attempt].ended_ns = note.at_ns
+    for number, program in programs_of(notes).items():
+        if number in found:
+            found[number].program = program
     return found, moved_ns
 
 

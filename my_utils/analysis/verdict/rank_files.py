@@ -339,14 +339,19 @@ def other_programs(notes: Iterable[Note], attempts: Sequence[int]) -> dict[int, 
     >>> other_programs(notes, [1, 2])
     {1: 'pretrain.py'}
     """
-    programs = {
+    programs = programs_of(notes)
+    last = programs.get(max(attempts, default=0), "")
+    names = {attempt: programs.get(attempt, last) for attempt in attempts}
+    return {attempt: name for attempt, name in names.items() if last and name != last}
+
+
+def programs_of(notes: Iterable[Note]) -> dict[int, str]:
+    """By attempt the file name of the script, or the module, that ran; of `my_utils run` alone."""
+    return {
         note.attempt: os.path.basename(note.pairs["script"])
         for note in notes
         if note.name == "my_utils.run" and "script" in note.pairs
     }
-    last = programs.get(max(attempts, default=0), "")
-    names = {attempt: programs.get(attempt, last) for attempt in attempts}
-    return {attempt: name for attempt, name in names.items() if last and name != last}
 
 
 def all_same(column: npt.NDArray[Any]) -> bool:
