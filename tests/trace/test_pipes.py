@@ -172,7 +172,7 @@ def test_a_cancelled_conversion_leaves_a_silent_pipe() -> None:
     read_fd, write_fd = os.pipe()
     job = _core.TraceJob(-1, "json")
     with ThreadPoolExecutor(1) as pool:
-        conversion = pool.submit(job.convert, [("pipe", read_fd, -1, None, True)], 0)
+        conversion = pool.submit(lambda: job.convert([("pipe", read_fd, -1, None, True)], 0))
         job.cancel()
         with pytest.raises(RuntimeError, match="pipe: the reading was stopped"):
             conversion.result(60)
