@@ -266,7 +266,10 @@ def test_loading_maps_and_reads_nothing_before_it_is_touched(tmp_path: Path) -> 
 
 def test_the_device_is_noted_where_it_is_asked_for(tmp_path: Path) -> None:
     """Tensors on the CPU have nothing to note; test_dump_gpu.py has the others."""
-    assert_same(round_trip([torch.ones(2)], tmp_path, save_tensor_cpu=False), [torch.ones(2)])
+    parameter = torch.nn.Parameter(torch.ones(2))
+    assert_same(round_trip([parameter], tmp_path, save_tensor_cpu=False), [parameter])
+    texts = [path.read_text() for path in tmp_path.rglob("*.json")]
+    assert texts and not any('"device"' in text for text in texts)
 
 
 # --- numpy ---
