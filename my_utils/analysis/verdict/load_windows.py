@@ -21,7 +21,7 @@ from .rank_files import HEAD_BYTES, RankMetadata, RankStages, all_same, other_pr
 from .readers import read_side_by_side
 from .run_data import Integers
 from .window_cells import WindowCells, cells_of_windows
-from .window_files import WIDTHS, RankWindows, read_windows
+from .window_files import WIDTHS, RankWindows, chosen_windows, read_windows
 
 CELLS_MAX = 13_000_000  # ranks × columns × stages
 COLUMNS_MIN = 95  # that windows are not joined below: fewer have no timeline
@@ -210,10 +210,7 @@ def _of_last_program(windows: RankWindows, said: _Said) -> RankWindows:
 
 
 def _only(windows: RankWindows, kept: npt.NDArray[np.bool_]) -> RankWindows:
-    places = np.cumsum(kept) - 1
-    windows.cells = windows.cells[kept[windows.cells["window"]]]
-    windows.cells["window"] = places[windows.cells["window"]]
-    windows.windows = windows.windows[kept]
+    windows.windows, windows.cells = chosen_windows(windows.windows, windows.cells, kept)
     return windows
 
 

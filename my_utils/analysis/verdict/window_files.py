@@ -79,7 +79,7 @@ def read_windows(file_set: FileSet, width: int) -> RankWindows | None:
     kept = _of_training(windows, found["tracks"])
     kept &= _without_what_is_twice(windows, kept)
     tags = {found["tracks"][track][2] for track in set(windows["track"][kept].tolist())}
-    windows, cells = _chosen(windows, cells, kept)
+    windows, cells = chosen_windows(windows, cells, kept)
     return RankWindows(
         file_set.rank, windows, cells, _full_names(found["paths"], parents), parents,
         tags == {RUN_TAG}, errors,
@@ -128,7 +128,8 @@ def _without_what_is_twice(windows: Rows, those: npt.NDArray[np.bool_]) -> npt.N
     return kept
 
 
-def _chosen(windows: Rows, cells: Rows, kept: npt.NDArray[np.bool_]) -> tuple[Rows, Rows]:
+def chosen_windows(windows: Rows, cells: Rows, kept: npt.NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    """The windows that are kept, and their cells, as `RankWindows` has both."""
     if kept.all():
         return windows, cells
     places = np.cumsum(kept) - 1
