@@ -236,13 +236,10 @@ def read_rank(file_set: FileSet) -> RankStages:
                 unreadable.append(f"{part.name}: {error.strerror}")
         result = _core.read_stages(parts)
     notes = [parse_note(attempt, text, at_ns) for attempt, at_ns, _, text in result["notes"]]
-    stages, counters = (
-        _without_a_step_after_the_last(_columns(*columns), notes)
-        for columns in (
-            (result["columns"], result["count"]),
-            (result["counters"], result["counter_count"]),
-        )
-    )
+    stages = _columns(result["columns"], result["count"])
+    stages = _without_a_step_after_the_last(stages, notes)
+    counters = _columns(result["counters"], result["counter_count"])
+    counters = _without_a_step_after_the_last(counters, notes)
     begin_ns, end_ns = _span(stages)
     lost, unreported = _lost(file_set, notes, unreadable)
     metadata = RankMetadata(
