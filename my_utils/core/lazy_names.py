@@ -41,13 +41,14 @@ def lazy_names(
     """
     makers = made or {}
     module = sys.modules[module_name]
-    homes: dict[str, str] = {}  # read at the first use
+    homes: dict[str, str] | None = None  # read at the first use
     for name in makers:
         vars(module).pop(name, None)
 
     def known() -> dict[str, str]:
-        if not homes:
-            homes.update(_typed_imports(str(module.__file__)))
+        nonlocal homes
+        if homes is None:
+            homes = _typed_imports(str(module.__file__))
         return homes
 
     def make(name: str) -> Any:
@@ -62,7 +63,7 @@ def lazy_names(
         if name.startswith("__") or name not in known():
             raise AttributeError(f"module {module_name!r} has no attribute {name!r}")
         with needs_torch(f"{module_name}.{name}"):
-            value = getattr(importlib.import_module(homes[name], module.__package__), name)
+            value = getattr(importlib.import_module(known()[name], module.__package__), name)
         setattr(module, name, value)
         return value
 
