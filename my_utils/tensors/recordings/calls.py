@@ -26,7 +26,7 @@ import torch
 from ...core.running_frames import is_running
 from ...core.warnings import warn_once
 from ..dtypes import dtype_name
-from .metadata import MetadataCollector
+from .metadata import MetadataCollector, innermost_transform
 from .nesting import Nested, nested
 from .options import TraceOptions
 from .plan import Plan
@@ -38,8 +38,6 @@ _TEXT_MAX = 300
 
 # The number of the backward that runs in this thread, -1 outside of one.
 _backward_number = torch._C._current_graph_task_id
-# The innermost of vmap, grad and other transforms that runs, or None.
-_transforms = torch._C._functorch.peek_interpreter_stack
 
 
 @dataclass(slots=True, eq=False)
@@ -171,7 +169,7 @@ class Calls:
         phase = "recompute" if recompute else "forward"
         root = stack[-1].root if stack else self._begin_root(plan, phase)
         event = self._new_event(plan, phase, root, stack) if plan.recorded else None
-        is_quick = self._is_quick and _transforms() is None
+        is_quick = self._is_quick and innermost_transform() is None
         frame = _Frame(python, plan, root, event, sys.exception(), is_quick)
         stack.append(frame)
         if len(stack) == 1 and self.weights is not None and not recompute:

@@ -52,8 +52,8 @@ _WHOLE = frozenset(
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
-# The innermost of vmap, grad and other transforms that runs, or None.
-_transforms = torch._C._functorch.peek_interpreter_stack
+innermost_transform = torch._C._functorch.peek_interpreter_stack
+"""The innermost of vmap, grad and other transforms that runs, or None."""
 _ALIGN = 64  # bytes, in the arena
 _ROWS = 4096  # of an arena for digests on a device, 64 KiB
 _device_name = functools.cache(str)
@@ -271,7 +271,7 @@ class MetadataCollector:
                 known: TensorDigest | torch.Size
                 if hashed:
                     known = _tensors.tensor_hash(tensor)  # which has the shape
-                elif tensor.layout is _STRIDED and not tensor.is_nested:
+                elif _is_plain(tensor):
                     known = tensor.shape
                 else:
                     return False
@@ -293,7 +293,7 @@ class MetadataCollector:
         metas: list[TraceTensorMeta] = []
         wanted: list[TraceTensorMeta] = []
         sources: list[torch.Tensor] = []
-        transformed = _transforms() is not None
+        transformed = innermost_transform() is not None
         for path, tensor in found:
             parts: Iterable[tuple[TraceTensorMeta, torch.Tensor | None]]
             if transformed or not _is_plain(tensor):
