@@ -138,8 +138,8 @@ class NanInfTracker(OpMode):
             self._failed_itself(plan, self._title(plan), error)
             return plan.func(*args, **kwargs)
         result = plan.func(*args, **kwargs)
-        written = plan.written(args, kwargs) if plan.writes else []
         try:
+            written = plan.written(args, kwargs) if plan.writes else []
             outputs = (plan.results(result), written) if written else plan.results(result)
             clean = is_clean(outputs)
             self._tested.add(plan.name)
