@@ -224,11 +224,11 @@ class Stress:
             self.durations.figures()
 
     def calls_hooked_functions(self) -> None:
-        name = f"w{threading.get_native_id()}"
-        spec = CaptureSpec(window_id=name, start_profile_names=["f"])
+        name = f"w{threading.get_native_id()}"  # of its function too: another call opens no window
+        spec = CaptureSpec(window_id=name, start_profile_names=[name])
         number = 0
         while self.goes_on():
-            event = _core.HookEvent("f", meta={"iter": number}, role="r", rank=0)
+            event = _core.HookEvent(name, meta={"iter": number}, role="r", rank=0)
             self.windows.on_enter(event)
             self.windows.on_exit(event)
             if number % 10 == 0:
