@@ -109,6 +109,11 @@ class OpOptions(Options):
         if self.target_list is not None and self.target_op is not None:
             raise ValueError("target_op is another name of target_list: give one of them")
         super().__post_init__()
+        first, end = self.start_step, self.end_step
+        if end is not None and end <= (first or 0):
+            raise ValueError(
+                f"end_step must be above {first or 0}, not {end}: no step would be left"
+            )
         if self.sync == "step" and self.dump_error_data:
             raise ValueError("sync must be 'op' with dump_error_data: the inputs are freed later")
 

@@ -353,6 +353,7 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         ({"white_list": [3]}, TypeError),
         ({"enable_ranks": [-1]}, ValueError),
         ({"start_step": 1.5}, TypeError),
+        ({"end_step": 3, "start_step": 5}, ValueError),
         ({"every": 0}, ValueError),
         ({"max_elements": 0}, ValueError),
         ({"reference": 3}, TypeError),
