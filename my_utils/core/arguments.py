@@ -16,7 +16,7 @@ import math
 import numbers
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,12 @@ def parse_seconds(text: str) -> float:
         raise ValueError(f"must be seconds above 0, not {text!r}") from None
 
 
-def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
-    """ValueError unless it is one of those that are allowed."""
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: allowed are {', '.join(allowed)}")
+def check_choice(name: str, value: Any, allowed: Collection[Any]) -> Any:
+    """The value, or ValueError unless it is one of those that are allowed."""
+    if value not in tuple(allowed):
+        text = ", ".join(map(repr, allowed))
+        raise ValueError(f"{name} must be one of {text}, not {value!r:.100}")
+    return value
 
 
 def check_tolerance(name: str, value: object) -> float | None:

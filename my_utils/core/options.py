@@ -20,7 +20,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from .arguments import check_int
+from .arguments import check_choice, check_int
 
 Check = Callable[[str, Any], Any]
 """Takes the argument's name and value, and returns what the value stands for, or raises."""
@@ -54,13 +54,7 @@ def or_none(check: Check) -> Check:
 
 
 def one_of(*allowed: str) -> Check:
-    def check(name: str, value: object) -> object:
-        if value not in allowed:
-            text = ", ".join(map(repr, allowed))
-            raise ValueError(f"{name} must be one of {text}, not {value!r:.100}")
-        return value
-
-    return check
+    return lambda name, value: check_choice(name, value, allowed)
 
 
 def an_int(least: int | None = None, *, or_none: bool = False) -> Check:

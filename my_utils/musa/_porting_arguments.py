@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..core.arguments import check_choice
 from . import _rules
 
 StrPath = str | os.PathLike[str]
@@ -51,7 +52,4 @@ def mapping(rules: Any) -> dict[str, str]:
 
 
 def platform(name: Any) -> _rules.Platform:
-    if name not in _rules.PLATFORMS:
-        allowed = ", ".join(map(repr, _rules.PLATFORMS))
-        raise ValueError(f"platform must be one of {allowed}, not {name!r}")
-    return _rules.PLATFORMS[name]
+    return _rules.PLATFORMS[check_choice("platform", name, _rules.PLATFORMS)]

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from ... import _core
 from ...core.aliases import renamed_parameters
-from ...core.arguments import check_int, check_path
+from ...core.arguments import check_choice, check_int, check_path
 from ...core.file_names import file_name, free_path
 from ...core.public import public
 from ...core.ranks import check_rank
@@ -353,8 +353,7 @@ def make_backend(
     if not isinstance(tools, Sequence) or not tools:
         raise TypeError(f"tool must be a str or a list of str, not {tool!r:.100}")
     for name in tools:
-        if name not in TOOLS:
-            raise ValueError(f"tool must be one of {', '.join(TOOLS)}, not {name!r:.100}")
+        check_choice("tool", name, TOOLS)
     check_path("output", output)
     given = {} if options is None else options
     if not isinstance(given, Mapping):

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.arguments import check_integer, wrong_type
+from ...core.arguments import check_choice, check_integer, wrong_type
 from ...core.public import public
 from .backends import make_backend
 
@@ -127,9 +127,7 @@ class CaptureSpec:
                 if getattr(self, name) is not None and not self.stop_profile_names:
                     raise ValueError(f"stop_profile_names must name a function for {name}")
             policy = "ON_STOP_PROFILE_NAME" if self.stop_profile_names else "ON_TRIGGER_FUNC_EXIT"
-        if policy not in list(StopPolicy):
-            allowed = ", ".join(map(repr, map(str, StopPolicy)))
-            raise ValueError(f"stop_policy must be one of {allowed}, not {policy!r}")
+        check_choice("stop_policy", policy, [str(one) for one in StopPolicy])
         if policy == StopPolicy.ON_STOP_PROFILE_NAME and not self.stop_profile_names:
             raise ValueError("stop_profile_names must name a function for ON_STOP_PROFILE_NAME")
         start, stop = self.start_iter, self.stop_iter

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core.arguments import check_int
+from ...core.arguments import check_choice, check_int
 from ...core.extras import needs_torch
 from .memory_snapshot_form import write_snapshot
 
@@ -126,6 +126,5 @@ def _is_on() -> bool:
 def check_options(max_entries: object, context: object, stacks: object) -> None:
     """TypeError or ValueError that names the argument."""
     check_int("max_entries", max_entries, 1)
-    for name, value, allowed in (("context", context, CONTEXTS), ("stacks", stacks, STACKS)):
-        if value not in allowed:
-            raise ValueError(f"{name} must be one of {allowed}, not {value!r:.100}")
+    check_choice("context", context, CONTEXTS)
+    check_choice("stacks", stacks, STACKS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from ...core.arguments import check_bool, check_int, check_str
+from ...core.arguments import check_bool, check_choice, check_int, check_str
 from ...core.public import public
 from .images import IMAGE_MODES
 
@@ -81,6 +81,4 @@ class DumpConfig:
         self.image_format = (
             check_str("image_format", self.image_format).lower().replace("jpg", "jpeg")
         )
-        if self.image_format not in IMAGE_MODES:
-            allowed = ", ".join(IMAGE_MODES)
-            raise ValueError(f"image_format must be one of {allowed}, not {self.image_format!r}")
+        check_choice("image_format", self.image_format, IMAGE_MODES)

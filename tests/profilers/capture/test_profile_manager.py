@@ -261,7 +261,7 @@ BAD = [
     ("steps:\n  - {first: 3}", 2, "steps[0]", "'every', or 'first' and 'last'"),
     ("steps:\n  - {evry: 3}", 2, "steps[0].evry", "unknown field"),
     ("steps: 1\ncolour: red", 2, "colour", "unknown field"),
-    ("tool: nvprof", 1, "tool", "tool must be one of nsys"),
+    ("tool: nvprof", 1, "tool", "tool must be one of 'nsys'"),
     ("tool: 3", 1, "tool", "expected str | array, got int"),
     ("tool: torch\noptions: {nsys: {}}", 2, "options", "not for 'nsys'"),
     ("options: 5", 1, "options", "expected object, got int"),

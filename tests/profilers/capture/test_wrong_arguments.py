@@ -133,8 +133,8 @@ WRONG: dict[Callable[..., object], list[_Row]] = {
     ],
     set_position: [((1, "0"), TypeError, "microbatch_index")],
     make_backend: [
-        (("nvprof",), ValueError, "tool must be one of nsys, ncu, cuda, torch, torch_memory, none, "
-                                  "not 'nvprof'"),
+        (("nvprof",), ValueError, "tool must be one of 'nsys', 'ncu', 'cuda', 'torch', "
+                                  "'torch_memory', 'none', not 'nvprof'"),
         ((3,), TypeError, "tool must be a str or a list"),
         (([],), TypeError, "tool must be a str or a list"),
         (("torch", 1), TypeError, "output must be a path"),

@@ -153,7 +153,7 @@ def test_paths_from_the_root_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_wrong_arguments() -> None:
     with pytest.raises(TypeError, match="enable must be a bool, not 1"):
         DumpConfig(enable=1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"image_format must be one of png, .*, not 'gif'"):
+    with pytest.raises(ValueError, match=r"image_format must be one of 'png', .*, not 'gif'"):
         DumpConfig(image_format="gif")
     with pytest.raises(ValueError, match="root_dir must be a path that is not empty"):
         DumpConfig(root_dir="")
