@@ -1,7 +1,8 @@
 """Threads that record, step, move files, hash, log, fork and end, all at once: nothing is lost.
 
-The threads count what they record, and the files must hold as much. It runs with the interpreter of
-the tests, and with one without a GIL where one is found.
+The threads count what they record, and the files must hold as much; what they see of their own
+models must be what they see alone. It runs with the interpreter of the tests, and with one without
+a GIL where one is found.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..conftest import ROOT
 pytestmark = [pytest.mark.no_torch, pytest.mark.c_code]
 
 PROGRAM = Path(__file__).with_name("thread_stress.py")
+TORCH_PROGRAM = Path(__file__).with_name("torch_thread_stress.py")
 SECONDS = 3.0
 
 # An interpreter for which the module was built in place, and its usual names.
@@ -48,9 +50,9 @@ def free_threaded() -> str:
     pytest.skip(f"no free-threaded Python: {VARIABLE} is not set, none of {NAMES} on PATH")
 
 
-def stress(python: str, folder: Path) -> dict[str, Any]:
+def stress(python: str, folder: Path, program: Path = PROGRAM) -> dict[str, Any]:
     """What the program said; a warning, such as of a GIL that is back, fails."""
-    done = run(python, "-W", "error::RuntimeWarning", str(PROGRAM), str(folder), str(SECONDS))
+    done = run(python, "-W", "error::RuntimeWarning", str(program), str(folder), str(SECONDS))
     assert done.returncode == 0, done.stderr[-3000:]
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -84,8 +86,37 @@ def test_threads_lose_nothing_without_a_gil(tmp_path: Path) -> None:
     nothing_is_lost(result)
 
 
+def sees_what_one_thread_sees(result: dict[str, Any]) -> None:
+    assert result["failures"] == []
+    counted = result["counted"]
+    assert result["rows"] == counted["stages"] > 0
+    assert set(result["calls"]) == {counted["shared"] + counted["stages"] // 2}
+    works = {"hashes", "compared", "signed", "dumped", "profiled", "recorded"}
+    assert counted.keys() == works | {"shared", "stages", "operators", "cpu", "nan"}
+
+
+@pytest.mark.slow
+def test_threads_see_of_their_models_what_one_sees(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    sees_what_one_thread_sees(stress(sys.executable, tmp_path, TORCH_PROGRAM))
+
+
+@pytest.mark.slow
+def test_threads_see_of_their_models_what_one_sees_without_a_gil(tmp_path: Path) -> None:
+    python = free_threaded()
+    if run(python, "-c", "import torch").returncode:
+        pytest.skip(f"{python} lacks torch")
+    result = stress(python, tmp_path, TORCH_PROGRAM)
+    assert result["free_threaded"]
+    assert not result["gil"]
+    sees_what_one_thread_sees(result)
+
+
+# Packages of others turn it on: triton, which torch's count of FLOPs imports, and two for trainers.
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys, warnings
+for other in ("triton", "transformers", "lightning"):
+    sys.modules[other] = None
 import my_utils
 warnings.simplefilter("error", RuntimeWarning)
 missing = []
