@@ -68,6 +68,7 @@ class Run(Scope):
         self._windows = Windows(f"@profiler of {name}", settings.schedule, self._new_window)
         self._nested = nested
         self._finished = False
+        self._stepped_elsewhere = False
         self._process = os.getpid()
         self._thread = threading.get_native_id()
 
@@ -83,7 +84,11 @@ class Run(Scope):
         return self
 
     def step(self) -> None:
-        """A step is over."""
+        """A step is over. Those of other threads do not count: without a GIL a thread begins with a
+        copy of the context of who started it, and so with this run."""
+        if self._thread != threading.get_native_id():
+            self._stepped_elsewhere = True
+            return
         windows = self._windows
         windows.steps += 1
         if windows.steps != windows.change_at:
@@ -150,12 +155,17 @@ class Run(Scope):
         rank = current_rank()
         schedule = self.settings.schedule
         if is_chosen(self.settings.ranks, rank) and rank == self.settings.summary_rank:
+            elsewhere = (
+                "; those in other threads do not count, since torch's profiler belongs to a thread"
+                if self._stepped_elsewhere
+                else ""
+            )
             warn_once(
                 f"profiler short {self.name}",
                 f"{self.name} was not profiled: it called step_profiler() {self._windows.steps} "
                 f"times, and the schedule needs {sum(schedule) - schedule.repeat} (skip_first "
                 f"{schedule.skip_first}, wait {schedule.wait}, warmup {schedule.warmup}, active "
-                f"{schedule.active})",
+                f"{schedule.active}){elsewhere}",
             )
 
     # --- what a window leaves ---

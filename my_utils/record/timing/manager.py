@@ -136,7 +136,9 @@ class TimeManager(_core.TimeRecorder):
         already. One that is enabled twice records once.
 
         Holds for the calling thread or task and for tasks that it makes meanwhile. A thread that
-        works for this one enables it for itself, or runs in `contextvars.copy_context()`.
+        works for this one enables it for itself, or runs in `contextvars.copy_context()`. Where
+        threads inherit the context (`sys.flags.thread_inherit_context`, which is on by default in a
+        free-threaded CPython from 3.14 on), it also holds for those that start meanwhile.
         """
         first = self.enable()
         try:

@@ -16,6 +16,9 @@ from my_utils import _core
 from my_utils.analysis.process_stacks.record import own_stacks, why_off
 
 from ...conftest import ROOT
+from ...support.no_gil import needs_stacks
+
+pytestmark = needs_stacks
 
 Frames = list[tuple[str, str, int]]
 

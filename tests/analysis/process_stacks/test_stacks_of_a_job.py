@@ -17,8 +17,11 @@ from my_utils.cli.live import main as live_main
 from my_utils.profilers.capture.on_demand.control_file import add_stacks, captures_folder, new_id
 
 from ...conftest import ROOT
+from ...support.no_gil import needs_stacks
 from ...support.other_users import OTHER, as_root, done_by, folder_for_all
 from ...support.schemas import loads_checked
+
+pytestmark = needs_stacks
 
 WAIT_S = 120.0  # much more than it takes
 

@@ -17,6 +17,7 @@ from my_utils.cli.live import main as live
 from my_utils.cli.why import main
 
 from ...conftest import ROOT
+from ...support.no_gil import needs_stacks
 from ...support.other_users import OTHER, as_root, done_by, folder_for_all
 from ...support.schemas import loads_checked
 
@@ -104,6 +105,7 @@ def line_of(text: str) -> int:
     return next(n for n, line in enumerate(RANK.splitlines(), 1) if text in line)
 
 
+@needs_stacks
 def test_the_stacks_of_a_hang_come_first_and_equal_ones_once(
     job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +130,7 @@ def test_the_stacks_of_a_hang_come_first_and_equal_ones_once(
     assert "    HANGS since " in page.read_text()
 
 
+@needs_stacks
 def test_live_says_where_the_named_rank_is_in_its_code(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +145,7 @@ def test_live_says_where_the_named_rank_is_in_its_code(
     assert not any("stop_here" in line for line in [title, *rest])
 
 
+@needs_stacks
 def test_a_hang_is_data_too(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     job.start("hangs")
     job.wait_until_still(0.5)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextvars
+import functools
 import inspect
 import json
 import os
@@ -439,15 +441,18 @@ def test_steps_from_elsewhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
             await asyncio.to_thread(step_profiler)
 
     asyncio.run(train())
-    assert "train continued in another thread" in caplog.text
+    assert "train was not profiled: it called step_profiler() 0 times" in caplog.text
+    assert "those in other threads do not count" in caplog.text
     assert os.listdir(tmp_path) == []
 
     @profiler(output_dir=tmp_path)
     def with_thread() -> None:
         for step in range(6):
-            thread = threading.Thread(target=loop, args=(20,))
-            thread.start()
-            thread.join()
+            # As a thread begins where it inherits the context, and elsewhere.
+            for target in (loop, functools.partial(contextvars.copy_context().run, loop)):
+                thread = threading.Thread(target=target, args=(20,))
+                thread.start()
+                thread.join()
             work(step)
             step_profiler()
 
