@@ -4,7 +4,8 @@ A tensor here is a ``torch.Tensor`` or ``Parameter`` of any dtype and strides, a
 any object with the buffer protocol or ``__dlpack__``. Functions that take ``tensors`` give one
 result for one tensor, and a list for a list or tuple. A DTensor stands for its local shard; lazily
 conjugated or negated tensors are resolved first; on devices other than the CPU and CUDA a copy is
-read; tensors without memory (meta, fake, sparse, quantized, nested) raise ``TypeError``. Nothing
+read; tensors without memory (meta, fake, sparse, quantized, nested) raise ``TypeError``, except
+that ``assert_same`` compares the parts of sparse, quantized and nested ones. Nothing
 here changes a tensor, its gradient, or the state of a random generator, and all of it may be called
 from any thread.
 

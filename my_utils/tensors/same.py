@@ -9,7 +9,7 @@ from typing import Any
 from .._core import TensorDiff, compare, stats
 from ..core.units import count_text
 from .leaves import is_empty_container, leaves
-from .tensor_kinds import resolve
+from .tensor_kinds import named_parts, resolve
 from .ulp import ulps_between
 
 _SHOWN = 5  # values that differ; others are counted
@@ -31,7 +31,8 @@ def assert_same(
     """Raises AssertionError unless both have the same structure, and close values in it.
 
     actual, expected: tensors, numpy arrays, numbers, or mappings, lists, tuples and dataclasses of
-        them. Other values must be equal.
+        them. Other values must be equal. Of sparse tensors the indices and values are compared, as
+        coalesced, of nested ones the parts, and of quantized ones the values that they stand for.
     rtol, atol: elements agree if |actual - expected| <= atol + rtol * |expected|. The defaults are
         those of `torch.testing.assert_close` for the dtypes.
     equal_nan: whether a NaN agrees with a NaN.
@@ -107,9 +108,19 @@ def _difference(
     elif not all(_is_tensor(one) for one in pair):
         return f"{_kind(actual)}, expected {_kind(expected)}"
     else:
-        for checked, of in ((True, _shape), (check_dtype, _dtype), (check_device, _device)):
+        for checked, of in (
+            *((True, _layout), (True, _shape)),
+            *((check_dtype, _dtype), (check_device, _device)),
+        ):
             if checked and of(actual) != of(expected):
                 return f"{of.__name__[1:]} {of(actual)}, expected {of(expected)}"
+        if parts := _parts(actual):
+            texts = [
+                f"{name}: {text}"
+                for (name, one), (_, other) in zip(parts, _parts(expected), strict=True)
+                if (text := _difference(one, other, tolerance, check_dtype, check_device))
+            ]
+            return "\n  ".join(texts[:_SHOWN])
     found = compare(*pair, max_mismatches=1, **tolerance)
     return "\n  ".join(difference_lines(found, *pair)) if found.mismatches else ""
 
@@ -125,14 +136,27 @@ def _as_arrays(actual: Any, expected: Any) -> tuple[Any, Any] | None:
 
 
 def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "dtype") and hasattr(value, "shape")
+    return hasattr(value, "dtype") and (hasattr(value, "is_nested") or hasattr(value, "shape"))
 
 
 def _kind(value: Any) -> str:
     return f"{type(value).__name__} {value!r:.100}" if not _is_tensor(value) else "a tensor"
 
 
-def _shape(tensor: Any) -> Index:
+def _parts(tensor: Any) -> list[tuple[str, Any]]:
+    """Of a tensor of torch's whose values are in others."""
+    return named_parts(tensor) if hasattr(tensor, "is_nested") else []
+
+
+def _layout(tensor: Any) -> str:
+    layout = str(getattr(tensor, "layout", "strided")).removeprefix("torch.")
+    return f"nested {layout}" if getattr(tensor, "is_nested", False) else layout
+
+
+def _shape(tensor: Any) -> Any:
+    """Of a nested tensor those of its parts."""
+    if getattr(tensor, "is_nested", False):
+        return [tuple(part.shape) for part in tensor.unbind()]
     return tuple(tensor.shape)
 
 

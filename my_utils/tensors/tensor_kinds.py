@@ -33,6 +33,19 @@ def stored_parts(tensor: Tensor) -> tuple[Tensor, ...]:
     return tuple(getattr(tensor, name)() for name in SPARSE_PARTS.get(str(tensor.layout), ()))
 
 
+def named_parts(tensor: Tensor) -> list[tuple[str, Tensor]]:
+    """The tensors that hold the values of one without plain memory, by how to get them: those of a
+    sparse one, as coalesced, of a nested one, and of a quantized one; of others none."""
+    if tensor.is_nested:
+        return [(f".unbind()[{place}]", part) for place, part in enumerate(tensor.unbind())]
+    if tensor.is_quantized:
+        return [(".dequantize()", tensor.dequantize())]
+    if str(tensor.layout) == "torch.sparse_coo":
+        tensor = tensor.coalesce()
+    names = SPARSE_PARTS.get(str(tensor.layout), ())
+    return [(f".{name.lstrip('_')}()", getattr(tensor, name)()) for name in names]
+
+
 def as_bytes(tensor: Tensor) -> Tensor:
     """The tensor, as uint8 where it is of one of the types of bytes."""
     import torch

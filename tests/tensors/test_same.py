@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -185,5 +187,40 @@ def test_wrong_arguments(pair: tuple[Tensor, Tensor]) -> None:
         assert_same(*pair, rtol=-1.0)
     with pytest.raises(TypeError, match=r"^actual must have its elements in memory"):
         assert_same(pair[0].to("meta"), pair[0].to("meta"))
-    with pytest.raises(TypeError, match=r"^expected\['x'\]\[1\] must .* its parts, x.indices"):
-        assert_same({"x": [1, pair[0]]}, {"x": [1, pair[0].to_sparse()]})
+    with pytest.raises(TypeError, match=r"^expected\['x'\]\[1\] must .* a meta tensor has only"):
+        assert_same({"x": [1, pair[0]]}, {"x": [1, pair[0].to("meta")]}, check_device=False)
+
+
+def nested(values: Tensor, layout: torch.layout) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a prototype
+        return torch.nested.nested_tensor([values[:2], values[2:]], layout=layout)
+
+
+WITHOUT_PLAIN_MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
+    "coo": lambda values: values.to_sparse(),
+    "coo in two pieces": lambda values: torch.stack([values / 2, values / 2]).to_sparse().sum(0),
+    "csr": lambda values: values.to_sparse_csr(),
+    "csc": lambda values: values.to_sparse_csc(),
+    "bsr": lambda values: values.to_sparse_bsr((2, 2)),
+    "nested": lambda values: nested(values, torch.strided),
+    "jagged": lambda values: nested(values, torch.jagged),
+    "quantized": lambda values: torch.quantize_per_tensor(values, 0.5, 3, torch.quint8),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:torch.quantize", "ignore:.*deprecated")
+@pytest.mark.parametrize("kind", WITHOUT_PLAIN_MEMORY)
+def test_tensors_without_plain_memory_agree_where_torch_does(kind: str) -> None:
+    values = torch.tensor([[1.0, 0], [0, 2], [3, 0], [0, 4]])
+    made = WITHOUT_PLAIN_MEMORY[kind]
+    another = values + torch.tensor([0.0, 1]) * (values > 2)
+    assert_same(made(values), made(values))
+    text = raised({"w": made(values)}, {"w": made(another)})
+    assert re.search(r"^\['w'\]: \.(values|unbind|dequantize)\(\).*: 1 of ", text), text
+    assert "4.0, expected 5.0" in text
+    if kind != "nested":  # which it cannot read
+        assert not agrees(torch.testing.assert_close, made(values), made(another))
+    plain = raised(made(values), values)
+    assert plain.startswith("layout ") or kind == "quantized", plain
+    assert raised(made(values), made(torch.zeros(6, 2)))
