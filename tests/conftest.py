@@ -76,7 +76,8 @@ def nothing_is_left(plain_environment: None) -> Iterator[None]:
 def run_python(tmp_path: Path) -> RunPython:
     """Runs `python ARGUMENTS` in a separate folder with this my_utils, whatever its status.
 
-    Keywords go to subprocess.run, `env` on top of the environment.
+    Keywords go to subprocess.run, `env` on top of the environment. From CPython 3.12 on a script
+    that forks is warned that there are threads, of which ours writes the files.
     """
 
     def run(
@@ -86,7 +87,12 @@ def run_python(tmp_path: Path) -> RunPython:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         return subprocess.run(  # type: ignore[call-overload, no-any-return]
             [sys.executable, *arguments],
-            env={**os.environ, "PYTHONPATH": path, **(env or {})},
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                "PYTHONWARNINGS": "ignore:This process:DeprecationWarning",
+                **(env or {}),
+            },
             capture_output=True,
             text=True,
             check=False,

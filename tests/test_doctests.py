@@ -15,11 +15,14 @@ import my_utils
 from my_utils.logger import GlobalLogger
 from my_utils.profiling.capture_controller import set_default_controller
 
+from .support.no_gil import needs_stacks
+
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(my_utils.__path__, "my_utils.")
     if not module.name.endswith(("._core", ".__main__"))
 )
+MARKS = {"my_utils.analysis.process_stacks.record": needs_stacks}
 
 
 class Finder(doctest.DocTestFinder):
@@ -34,7 +37,10 @@ class Finder(doctest.DocTestFinder):
         return module.__name__ in written_in
 
 
-@pytest.mark.parametrize("name", ["my_utils", *MODULES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in ("my_utils", *MODULES)],
+)
 def test_examples_of(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)

@@ -56,5 +56,7 @@ def pages() -> list[object]:
 
 @pytest.mark.parametrize("page", pages())
 def test_the_blocks_run(page: str, run_page: Callable[[str, Path], int], tmp_path: Path) -> None:
+    if "import ray" in (ROOT / page).read_text(encoding="utf-8"):
+        pytest.importorskip("ray", reason="ray is not installed")
     status = run_page(page, tmp_path)
     assert status == 0, (tmp_path / "output.txt").read_text(encoding="utf-8")

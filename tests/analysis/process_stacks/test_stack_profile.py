@@ -21,6 +21,7 @@ from my_utils.cli.report import main as report_main
 from my_utils.profilers.capture.on_demand.command import main as capture_main
 
 from ...conftest import ROOT
+from ...support.no_gil import needs_stacks
 from ...support.schemas import loads_checked
 
 # Rank 1 spends 3 parts of 4 of "input" in `resize`, the other ranks none.
@@ -52,6 +53,7 @@ while True:
 """
 
 
+@needs_stacks
 def test_a_rank_that_spends_its_input_elsewhere_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import logging
 import threading
@@ -40,7 +41,8 @@ def event(iteration: int | None = None, name: str = "f", **fields: Any) -> HookE
 
 
 def in_thread(work: Any) -> None:
-    thread = threading.Thread(target=work)
+    """With a context of its own, which threads have by default only where there is a GIL."""
+    thread = threading.Thread(target=contextvars.Context().run, args=(work,))
     thread.start()
     thread.join()
 

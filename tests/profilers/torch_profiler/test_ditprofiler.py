@@ -26,6 +26,7 @@ from my_utils.profilers.torch_profiler.operator_figures import summarise
 from my_utils.utils import MyTimer
 
 from ...conftest import RunPython
+from ...support.no_gil import frees_at_once
 from ...support.profile_rows import Profile
 
 FILES = [f"DIT__rank0_{suffix}" for suffix in ("operators.json", "summary.txt", "trace.json")]
@@ -240,6 +241,7 @@ def test_memory_figures_and_calls_left_out(tmp_path: Path) -> None:
     assert seen["calls"][0]["stack"] == [] and seen["calls"][0]["shapes"] == []
 
 
+@frees_at_once
 @pytest.mark.usefixtures("no_collector")
 def test_names_alone_and_a_second_block(tmp_path: Path) -> None:
     profiler = FlexibleProfiler("DIT", ops_to_analyze=["aten::mm"], output=tmp_path)

@@ -30,6 +30,7 @@ from my_utils.profilerwrapper import ProfilerWrapper
 from my_utils.utils import MyTimer
 
 from ...conftest import RunPython
+from ...support.no_gil import frees_at_once
 from ...support.profile_rows import Profile
 
 image_of = pytest.importorskip("matplotlib.image", reason="matplotlib is not installed")
@@ -249,6 +250,7 @@ def test_a_long_curve_keeps_its_extremes() -> None:
     assert sorted(curve.times_ns) == curve.times_ns
 
 
+@frees_at_once
 @pytest.mark.usefixtures("no_collector")
 def test_many_entries_hold_the_events_of_one(tmp_path: Path) -> None:
     pw = ProfilerWrapper(enabled_record_cuda_average_time=True, output=tmp_path)

@@ -424,7 +424,8 @@ def test_workers_of_a_data_loader_lose_no_row(run_python: RunPython, tmp_path: P
                 return index
         logger.setup("logs", console=False); events(1)
         for _ in range(2):
-            assert sum(len(batch) for batch in DataLoader(Numbers(), 10, num_workers=2)) == 200
+            loader = DataLoader(Numbers(), 10, num_workers=2, multiprocessing_context="fork")
+            assert sum(map(len, loader)) == 200
         """,
     )
     steps = [

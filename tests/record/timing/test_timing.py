@@ -441,7 +441,11 @@ class TestTasksAndThreads:
                     plain()
 
         with managers[0].enable_timer():
-            threads = [threading.Thread(target=run, args=(tm,)) for tm in managers[1:]]
+            # Of its own: without a GIL a thread begins with a copy of its starter's context.
+            threads = [
+                threading.Thread(target=contextvars.Context().run, args=(run, tm))
+                for tm in managers[1:]
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
