@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from my_utils.utils import NoOpMyTimer
 from ...conftest import RunPython
 
 pytestmark = pytest.mark.no_torch
+needs_tensorboard = pytest.mark.skipif(
+    find_spec("tensorboard") is None, reason="tensorboard is not installed"
+)
 
 
 def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     read = EventAccumulator(str(folder), size_guidance={"scalars": 0})
@@ -111,6 +114,7 @@ def test_means_between_two_looks() -> None:
 # --- TensorBoard ---
 
 
+@needs_tensorboard
 def test_times_that_are_cleared_between_points_count(tmp_path: Path) -> None:
     """As a loop does that gathers its times and forgets them, again and again."""
     manager = TimeManager({"load": [9.0], "gone": [1.0]})
@@ -140,6 +144,7 @@ def test_stages_of_one_path_are_added() -> None:
                                    if "/".join(names) == "a/b")  # fmt: skip
 
 
+@needs_tensorboard
 def test_a_point_a_step(tmp_path: Path) -> None:
     manager = TimeManager()
     with TensorBoardExporter(manager, tmp_path / "run") as exporter:
@@ -161,6 +166,7 @@ def test_a_point_a_step(tmp_path: Path) -> None:
     assert exporter.written == 3
 
 
+@needs_tensorboard
 def test_steps_of_a_timer(tmp_path: Path) -> None:
     timer = MyTimer(tag="exporter steps")
     with TensorBoardExporter(timer, tmp_path, every_steps=2, prefix="ms") as exporter:
@@ -178,6 +184,7 @@ def test_steps_of_a_timer(tmp_path: Path) -> None:
     assert 2 * sum(value for _, value in found["ms/iter"]) == pytest.approx(total_ms, rel=1e-4)
 
 
+@needs_tensorboard
 def test_the_end_writes_the_steps_that_are_left(tmp_path: Path) -> None:
     timer = MyTimer(tag="exporter rest")
     with TensorBoardExporter(timer, tmp_path, every_steps=4) as exporter:
@@ -192,6 +199,7 @@ def test_the_end_writes_the_steps_that_are_left(tmp_path: Path) -> None:
     assert exporter.written == 2
 
 
+@needs_tensorboard
 def test_at_an_interval(tmp_path: Path) -> None:
     timer = MyTimer(tag="exporter interval")
     timer.set_step(3)
@@ -206,6 +214,7 @@ def test_at_an_interval(tmp_path: Path) -> None:
     assert [step for step, _ in scalars_in(tmp_path)["time/iter"]] == [3, 4]
 
 
+@needs_tensorboard
 def test_a_look_at_the_interval_is_not_written_behind_the_first_step(tmp_path: Path) -> None:
     manager = TimeManager({"load": [0.001]})
     looks, stepped = threading.Event(), threading.Event()
@@ -226,6 +235,7 @@ def test_a_look_at_the_interval_is_not_written_behind_the_first_step(tmp_path: P
     assert scalars_in(tmp_path) == {"time/load": [(0, 1.0), (5, 7.0)]}
 
 
+@needs_tensorboard
 def test_beside_a_writer_of_the_users(tmp_path: Path) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -241,6 +251,7 @@ def test_beside_a_writer_of_the_users(tmp_path: Path) -> None:
     assert scalars_in(tmp_path) == {"loss": [(1, 2.0)], "time/load": [(1, 1.0)]}
 
 
+@needs_tensorboard
 def test_a_folder_that_cannot_be_written_at_first(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, at_steps_only: float
 ) -> None:
@@ -260,6 +271,7 @@ def test_a_folder_that_cannot_be_written_at_first(
     assert caplog.text.count("TensorBoardExporter could not write stage times: ") == 1
 
 
+@needs_tensorboard
 def test_a_disk_that_is_full_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_steps_only: float
 ) -> None:
@@ -281,6 +293,7 @@ def test_a_disk_that_is_full_for_a_while(
     assert scalars_in(tmp_path) == {"time/load": [(2, 2.0)]}
 
 
+@needs_tensorboard
 def test_a_folder_a_rank_only_where_several_write(tmp_path: Path) -> None:
     manager = TimeManager()
     with TensorBoardExporter(manager, tmp_path, ranks=[0]) as exporter:
@@ -289,6 +302,7 @@ def test_a_folder_a_rank_only_where_several_write(tmp_path: Path) -> None:
         assert exporter.log_dir == tmp_path / "rank_0"
 
 
+@needs_tensorboard
 def test_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = TimeManager({"load": [0.001]})
     before = set(threading.enumerate())
@@ -328,6 +342,7 @@ def test_a_writer_that_hangs_does_not_hold_up_the_training(
     assert exporter.written == QUEUE_MAX + 1
 
 
+@needs_tensorboard
 def test_the_end_of_the_process_writes_what_is_left(run_python: RunPython, tmp_path: Path) -> None:
     program = """
 import sys
@@ -345,6 +360,7 @@ text = PrometheusExporter(manager, sys.argv[1] + "/prom")
     assert metrics_in(file)["my_utils_stage_seconds_sum", "load"] == 0.002
 
 
+@needs_tensorboard
 def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     manager = TimeManager({"load": [0.001]})
     exporter = TensorBoardExporter(manager, tmp_path)
@@ -397,6 +413,7 @@ def test_wrong_arguments(
         TensorBoardExporter(**{"source": TimeManager(), "log_dir": tmp_path, **arguments})
 
 
+@needs_tensorboard
 def test_wrong_steps(tmp_path: Path) -> None:
     with TensorBoardExporter(TimeManager(), tmp_path) as exporter:
         with pytest.raises(TypeError, match=r"step must be an int, not 1\.5"):
