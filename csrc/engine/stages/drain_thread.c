@@ -118,6 +118,8 @@ bool mu_drain_thread_stop(struct mu_recorder *recorder, int64_t wait_ns) {
     recorder->thread_stop = recorder->thread_runs;
     pthread_cond_broadcast(&recorder->thread_wake);
     while (recorder->thread_runs && wait_ns > 0) {
+        recorder->thread_stop = true; /* of one, too, that a late call has started meanwhile */
+        pthread_cond_broadcast(&recorder->thread_wake);
         struct timespec until = mu_clock_after(CLOCK_MONOTONIC, MU_WAIT_ONCE_NS);
         if (pthread_cond_timedwait(&recorder->thread_wake, &recorder->thread_lock, &until) != 0) {
             wait_ns -= MU_WAIT_ONCE_NS;

@@ -4,11 +4,12 @@
 #include <stdatomic.h>
 #include <sys/wait.h>
 
+#include "stages/drain_thread.h"
 #include "stages/recording.h"
 #include "stages/thread_buffers.h"
 #include "tests/stages/recorder_fixture.h"
 
-enum { THREADS = 4, MOVES = 60, BATCHES = 4, BATCH = 1000 };
+enum { THREADS = 4, MOVES = 60, CLOSES = 100, BATCHES = 4, BATCH = 1000 };
 
 struct recording {
     struct fixture fixture;
@@ -107,6 +108,34 @@ static void test_nothing_is_lost_without_membarrier(void) {
     check_nothing_is_lost(false);
 }
 
+static void *call_until_moved(void *argument) {
+    struct recording *recording = argument;
+    while (!atomic_load(&recording->moved)) {
+        mu_drain_thread_call(recording->fixture.recorder);
+    }
+    return NULL;
+}
+
+/* Each starts a drain thread anew, also between the end of the last one and the caller's look. */
+static void test_calls_hold_up_no_close(void) {
+    struct recording recording = {0};
+    pthread_t threads[THREADS];
+    fixture_start(&recording.fixture);
+    for (int i = 0; i < THREADS; i++) {
+        CHECK_INT(pthread_create(&threads[i], NULL, call_until_moved, &recording), 0);
+    }
+    for (int i = 0; i < CLOSES; i++) {
+        fixture_open(&recording.fixture);
+        CHECK_INT(mu_recorder_close(recording.fixture.recorder, NULL), MU_OK);
+    }
+    atomic_store(&recording.moved, true);
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    CHECK_INT(mu_recorder_close(recording.fixture.recorder, NULL), MU_OK);
+    fixture_end(&recording.fixture);
+}
+
 static void *move_until_moved(void *argument) {
     struct recording *recording = argument;
     mu_recording_pause(recording->fixture.recorder);
@@ -154,6 +183,7 @@ static void test_child_of_a_mover_records(void) {
 int main(void) {
     test_nothing_is_lost_while_files_move();
     test_nothing_is_lost_without_membarrier();
+    test_calls_hold_up_no_close();
     test_child_of_a_mover_records();
     return check_report();
 }
