@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextvars
-import functools
 import inspect
 import json
 import os
@@ -448,9 +447,9 @@ def test_steps_from_elsewhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     @profiler(output_dir=tmp_path)
     def with_thread() -> None:
         for step in range(6):
-            # As a thread begins where it inherits the context, and elsewhere.
-            for target in (loop, functools.partial(contextvars.copy_context().run, loop)):
-                thread = threading.Thread(target=target, args=(20,))
+            # As a thread begins where there is a GIL, and where there is none.
+            for context in (contextvars.Context(), contextvars.copy_context()):
+                thread = threading.Thread(target=context.run, args=(loop, 20))
                 thread.start()
                 thread.join()
             work(step)
