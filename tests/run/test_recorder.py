@@ -66,7 +66,8 @@ class Busy(torch.utils.data.Dataset):
     def __getitem__(self, index):
         torch.save(torch.zeros(1), os.devnull)
         return torch.zeros(8)
-loader = torch.utils.data.DataLoader(Busy(), batch_size=4, num_workers=1)
+loader = torch.utils.data.DataLoader(Busy(), batch_size=4, num_workers=1,
+                                     multiprocessing_context="fork")
 train(data=loader)
 assert files() == ["profile_rank_0.csv"], files()
 pid = os.fork()

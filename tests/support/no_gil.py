@@ -12,6 +12,9 @@ needs_stacks = pytest.mark.skipif(
 needs_gil_waits = pytest.mark.skipif(
     FREE_THREADED, reason="no thread waits for a GIL in a free-threaded build"
 )
+needs_interpreters = pytest.mark.skipif(
+    FREE_THREADED, reason="a free-threaded build loads the module in the main interpreter only"
+)
 frees_at_once = pytest.mark.skipif(
     FREE_THREADED, reason="a free-threaded build leaves functions, and what they hold, to gc"
 )

@@ -20,6 +20,7 @@ from my_utils.analysis.process_stacks.record import StackRecord
 from my_utils.analysis.process_stacks.request import request_stacks, wait_for_stacks
 
 from ...conftest import ROOT
+from ...support.no_gil import needs_stacks
 
 POINTS = 3.0
 SECONDS = 12
@@ -118,6 +119,7 @@ def rounded(figures: dict[str, float]) -> dict[str, float]:
     return {name: round(figure, 1) for name, figure in figures.items()}
 
 
+@needs_stacks
 @pytest.mark.slow
 def test_it_lies_within_three_points_of_py_spy(tmp_path: Path) -> None:
     command = [py_spy(), "record", "--format", "raw", "--idle", "--rate", str(HZ),

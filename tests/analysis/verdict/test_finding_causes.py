@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ...conftest import RunPython
+from ...support.no_gil import needs_gil_waits
 from ...support.schemas import loads_checked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -61,7 +62,7 @@ CASES = (
     ("one pause", 1, "untimed", "gc2"),
     pytest.param("each step", 1, "untimed", "gc2", marks=pytest.mark.thorough),
     pytest.param("collects in the loader", 1, "input", "gc2", marks=pytest.mark.thorough),
-    ("sleeps", 1, "input", "other"),
+    pytest.param("sleeps", 1, "input", "other", marks=needs_gil_waits),
     pytest.param("reduces in forward", 2, "straggler", "gc2", marks=pytest.mark.thorough),
 )
 SAID = {"gc2": "is garbage collection, generation 2", "other": "is sleeping, or waiting for"}

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from ...conftest import RunPython
+from ...support.no_gil import needs_interpreters
 
 pytestmark = pytest.mark.no_torch
 
@@ -91,6 +92,7 @@ print(json.dumps(found))
 LEFT_BY_EACH = 65536 if sys.version_info[:2] in ((3, 12), (3, 13)) else 512
 
 
+@needs_interpreters
 @pytest.mark.slow
 @pytest.mark.timeout(3200)
 @pytest.mark.parametrize(
