@@ -121,6 +121,7 @@ def _difference(
                 if (text := _difference(one, other, tolerance, check_dtype, check_device))
             ]
             return "\n  ".join(texts[:_SHOWN])
+        pair = _dequantized(actual), _dequantized(expected)
     found = compare(*pair, max_mismatches=1, **tolerance)
     return "\n  ".join(difference_lines(found, *pair)) if found.mismatches else ""
 
@@ -146,6 +147,10 @@ def _kind(value: Any) -> str:
 def _parts(tensor: Any) -> list[tuple[str, Any]]:
     """Of a tensor of torch's whose values are in others."""
     return named_parts(tensor) if hasattr(tensor, "is_nested") else []
+
+
+def _dequantized(tensor: Any) -> Any:
+    return tensor.dequantize() if getattr(tensor, "is_quantized", False) else tensor
 
 
 def _layout(tensor: Any) -> str:

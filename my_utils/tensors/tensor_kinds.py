@@ -34,12 +34,10 @@ def stored_parts(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def named_parts(tensor: Tensor) -> list[tuple[str, Tensor]]:
-    """The tensors that hold the values of one without plain memory, by how to get them: those of a
-    sparse one, as coalesced, of a nested one, and of a quantized one; of others none."""
+    """The tensors that hold the values of a sparse one, as coalesced, or of a nested one, by how to
+    get them; of others none."""
     if tensor.is_nested:
         return [(f".unbind()[{place}]", part) for place, part in enumerate(tensor.unbind())]
-    if tensor.is_quantized:
-        return [(".dequantize()", tensor.dequantize())]
     if str(tensor.layout) == "torch.sparse_coo":
         tensor = tensor.coalesce()
     names = SPARSE_PARTS.get(str(tensor.layout), ())
