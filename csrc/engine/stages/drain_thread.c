@@ -110,16 +110,19 @@ void mu_drain_thread_call(struct mu_recorder *recorder) {
     pthread_mutex_unlock(&recorder->thread_lock);
 }
 
+/* Asks the thread that runs now, which a late call may have started. Returns whether one runs. */
+static bool ask_to_end_lock_held(struct mu_recorder *recorder) {
+    recorder->thread_stop = recorder->thread_runs;
+    pthread_cond_broadcast(&recorder->thread_wake);
+    return recorder->thread_runs;
+}
+
 bool mu_drain_thread_stop(struct mu_recorder *recorder, int64_t wait_ns) {
     pthread_mutex_lock(&recorder->thread_lock);
     if (recorder->thread_stop) {
         wait_ns = 0; /* requested before */
     }
-    recorder->thread_stop = recorder->thread_runs;
-    pthread_cond_broadcast(&recorder->thread_wake);
-    while (recorder->thread_runs && wait_ns > 0) {
-        recorder->thread_stop = true; /* of one, too, that a late call has started meanwhile */
-        pthread_cond_broadcast(&recorder->thread_wake);
+    while (ask_to_end_lock_held(recorder) && wait_ns > 0) {
         struct timespec until = mu_clock_after(CLOCK_MONOTONIC, MU_WAIT_ONCE_NS);
         if (pthread_cond_timedwait(&recorder->thread_wake, &recorder->thread_lock, &until) != 0) {
             wait_ns -= MU_WAIT_ONCE_NS;
