@@ -108,10 +108,8 @@ def _difference(
     elif not all(_is_tensor(one) for one in pair):
         return f"{_kind(actual)}, expected {_kind(expected)}"
     else:
-        for checked, of in (
-            *((True, _layout), (True, _shape)),
-            *((check_dtype, _dtype), (check_device, _device)),
-        ):
+        figures = (_layout, True), (_shape, True), (_dtype, check_dtype), (_device, check_device)
+        for of, checked in figures:
             if checked and of(actual) != of(expected):
                 return f"{of.__name__[1:]} {of(actual)}, expected {of(expected)}"
         if parts := _parts(actual):
