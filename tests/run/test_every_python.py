@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ..support.no_gil import needs_gil_waits
+from ..support.no_gil import FREE_THREADED, needs_gil_waits
 from ..support.ranks import ROOT
 
 pytestmark = [pytest.mark.no_torch, pytest.mark.timeout(120)]
@@ -130,5 +130,7 @@ def test_what_a_full_collection_looked_at() -> None:
     assert [row["gc2_us"] > 0 for row in rows] == [False, True, False, True]
     assert ["gc_objects" in row for row in rows] == [False, True, False, True]
     for number in (1, 3):  # some that were made meanwhile, and frames of the test
-        assert rows[number]["gc_objects"] == pytest.approx(counts[number], abs=5000)
+        assert rows[number]["gc_objects"] == pytest.approx(
+            counts[number], abs=5000 if FREE_THREADED else 3000
+        )
     assert counts[1] - counts[3] == pytest.approx(150_000 - 30_000, abs=3000)
