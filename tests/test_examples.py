@@ -117,7 +117,7 @@ def test_custom_events(tmp_path: Path) -> None:
     assert sorted(producer for _, producer in threads) == [False, True]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_train_gpt_on_two_ranks(tmp_path: Path) -> None:
     script = ROOT / "examples" / "train_gpt.py"
     run(
@@ -161,7 +161,7 @@ def test_slow_ranks(tmp_path: Path) -> None:
     assert said.splitlines()[0] in page  # the verdict
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_drift_of_a_replica_is_found(tmp_path: Path) -> None:
     found = run_as_it_is(ROOT / "examples" / "weights_passport.py", tmp_path)
     assert "replicas: differ since step 51 to 60" in found

@@ -162,7 +162,7 @@ def test_the_demo_and_the_verdict_below_it_name_one_rank(tmp_path: Path, run: in
     assert "\nWAITING FOR rank 1 " in stdout, stdout
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_rank_that_dies_ends_the_demo_with_its_name(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     process = start("--out", tmp_path, "--steps", "500", "--ranks", "2")

@@ -181,7 +181,7 @@ def test_no_name_ends_a_command(command: Command, folder: Path) -> None:
                 path.read_bytes().decode()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_whole_training_is_recorded(folder: Path) -> None:
     """By a script, a folder, arguments and an environment whose bytes are not UTF-8."""
     done = subprocess.run(

@@ -17,7 +17,6 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 # They import much, compile, or start processes.
 SLOW = {
-    "docs/capture/capture-a-running-job.md",
     "docs/cookbook.md",
     "docs/correctness/torch-operators.md",
     "docs/runs/what-run-records.md",
@@ -25,9 +24,10 @@ SLOW = {
     "docs/time/read-ncu-csv.md",
     "docs/time/scalars-to-tensorboard.md",
     "docs/time/sweep-shapes.md",
-    "docs/time/time-functions-across-ranks.md",
     "docs/time/torch-compile.md",
 }
+# For half a minute and more, and tests of what the page is about do as much.
+LONG = {"docs/capture/capture-a-running-job.md", "docs/time/time-functions-across-ranks.md"}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,13 @@ def run_page() -> Iterator[Callable[[str, Path], int]]:
 
 def pages() -> list[object]:
     found = dict.fromkeys(block.page for block in blocks(PYTHON) if not block.why)
-    return [pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else []) for page in found]
+    return [pytest.param(page, marks=marks_of(page)) for page in found]
+
+
+def marks_of(page: str) -> list[pytest.MarkDecorator]:
+    if page in LONG:
+        return [pytest.mark.thorough]
+    return [pytest.mark.slow] if page in SLOW else []
 
 
 @pytest.mark.parametrize("page", pages())

@@ -41,13 +41,19 @@ def commands_of(code: str) -> list[str]:
     return [line for line in lines if shlex.split(line, comments=True)]
 
 
-def trains(block: Block) -> bool:
-    return "my_utils run" in block.code
+# What it shows as a newcomer's first commands do, tests/run/test_the_readme.py runs.
+REPEATED = {"docs/for-assistants.md", "docs/index.md"}
+
+
+def marks_of(block: Block) -> list[pytest.MarkDecorator]:
+    if "my_utils run" not in block.code:
+        return []
+    return [pytest.mark.thorough if block.page in REPEATED else pytest.mark.slow]
 
 
 def cases() -> list[object]:
     return [
-        pytest.param(block, id=str(block), marks=[pytest.mark.slow] if trains(block) else [])
+        pytest.param(block, id=str(block), marks=marks_of(block))
         for block in blocks(SHELL)
         if not block.why
     ]

@@ -14,7 +14,7 @@ from .bombs import READERS, bombs_of
 pytest.importorskip("torch", reason="torch is not installed")
 
 MEMORY_MAX = 2 << 30  # bytes, with torch
-QUICK = {"why trace", "why database", "why profile_rank_0.csv", "trace rank_0.7.7.journal"}
+QUICK = {"why trace", "trace rank_0.7.7.journal"}
 
 
 @pytest.mark.slow

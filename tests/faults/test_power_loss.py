@@ -315,7 +315,7 @@ def test_a_csv_that_begins_with_zeros_goes_on(
 @pytest.mark.parametrize(
     ("seed", "images"),
     [
-        ("1", 60),
+        ("1", 30),
         *(pytest.param(str(seed), 2500, marks=pytest.mark.thorough) for seed in range(2, 6)),
     ],
 )

@@ -48,7 +48,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
 
 
-SELDOM = ("a path by name", "an open file", "lightning")
+SELDOM = ("a path by name", "an open file", "safetensors", "lightning")
 SAVES = {
     "torch": "torch.save(model.state_dict(), FILE)",
     "a path by name": "import pathlib\ntorch.save(obj=model.state_dict(), f=pathlib.Path(FILE))",
@@ -88,6 +88,7 @@ def test_what_was_saved_is_known_again(tmp_path: Path, how: str) -> None:
     assert restore.step == 0
 
 
+@pytest.mark.thorough
 def test_loads_of_later_steps_are_stages_alone(tmp_path: Path) -> None:
     """They continue no attempt; and memory is no file."""
     (tmp_path / "data.pt").write_bytes(b"")

@@ -58,7 +58,7 @@ def test_every_way_to_call_is_recorded_once_and_in_order(
     assert [one["members"] for one in named if one["label"] == "tp"] == ["2-3"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_switch_turns_it_off(run_python: RunPython, tmp_path: Path) -> None:
     launch(run_python, "called.json", MY_UTILS_RUN_COLLECTIVES="0")
     rows = read(tmp_path / "logs/profile_rank_0.csv")

@@ -19,6 +19,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 pytestmark = [pytest.mark.long_file, pytest.mark.timeout(400)]
 
+THOROUGH = pytest.mark.thorough
 RUN = [sys.executable, "-m", "my_utils.run"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
@@ -99,7 +100,9 @@ def test_a_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["before the import of torch", "after it"])
+@pytest.mark.parametrize(
+    "place", ["before the import of torch", pytest.param("after it", marks=THOROUGH)]
+)
 def test_a_script_that_clears_its_environment(place: str, tmp_path: Path) -> None:
     parts = ["import os; os.environ.clear()\n", TRAINING]
     script = "".join(reversed(parts) if place == "after it" else parts)
@@ -111,7 +114,7 @@ def test_a_script_that_clears_its_environment(place: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["parent", "in rank"])
+@pytest.mark.parametrize("form", [pytest.param("parent", marks=THOROUGH), "in rank"])
 def test_torchrun(form: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DDP)
     launcher = [*TORCHRUN, "--standalone", "--nproc-per-node", "2"]
@@ -164,7 +167,7 @@ def test_two_nodes_take_one_folder(form: str, tmp_path: Path) -> None:
     assert "files: " in said[0] and made[0].name in said[0]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_restart_is_the_next_attempt(tmp_path: Path) -> None:
     """Rank 1 dies before its first step in attempt 1, and counts like the others in attempt 2."""
     (tmp_path / "train.py").write_text(
@@ -217,9 +220,6 @@ if __name__ == "__main__":
     other.start(); other.join()
     subprocess.run([sys.executable, "-c", "import torch; torch.ones(2).sum()"], check=True)
 """
-
-
-THOROUGH = pytest.mark.thorough
 
 
 @pytest.mark.slow
@@ -316,7 +316,7 @@ ENDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
-    [end if end in ("os._exit", "SIGKILL") else pytest.param(end, marks=THOROUGH) for end in ENDS],
+    [end if end == "SIGKILL" else pytest.param(end, marks=THOROUGH) for end in ENDS],
 )
 def test_the_end_is_said_whatever_it_is(end: str, tmp_path: Path) -> None:
     statement, status = ENDS[end]
@@ -350,7 +350,7 @@ def test_a_fork_that_trains_is_no_setup_of_the_script(tmp_path: Path) -> None:
     assert done.stderr.endswith(f"files: logs/{only_run(tmp_path).name}\n")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_late_setup_of_the_script_wins_from_then_on(tmp_path: Path) -> None:
     late = (
         "step()\nfrom my_utils import GlobalLogger\n"

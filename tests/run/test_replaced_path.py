@@ -54,7 +54,11 @@ def environment(python: Path, path: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("has_file", "options", "is_recorded"),
-    [(False, "", False), (True, "", True), (True, "-E", False)],
+    [
+        pytest.param(False, "", False, marks=pytest.mark.thorough),
+        (True, "", True),
+        pytest.param(True, "-E", False, marks=pytest.mark.thorough),
+    ],
 )
 def test_it_is_recorded_with_the_file(
     has_file: bool, options: str, is_recorded: bool, python: Path, tmp_path: Path

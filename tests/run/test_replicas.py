@@ -76,7 +76,7 @@ def test_a_drift_is_told_by_all(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert checked == ["0", *map(str, range(10, 100, 10))]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_equal_replicas_are_said_to_be_equal(tmp_path: Path) -> None:
     done = run(tmp_path, steps=45)
     assert "replicas are equal: 5 checks up to step 40" in done.stderr.splitlines()

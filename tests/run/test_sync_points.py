@@ -48,10 +48,11 @@ COLLECTIVE = ("collective", "collective")
     ("script", "wrapper", "meetings"),
     [
         ("ddp", "DDP", {("backward", "ddp"), ("forward", "ddp"), ("collective", "collective")}),
-        (
+        pytest.param(
             "fsdp2",
             "FSDP2",
             {("backward", "fsdp"), ("forward", "fsdp"), ("collective", "clip")},
+            marks=pytest.mark.thorough,
         ),
     ],
 )
@@ -87,7 +88,7 @@ def test_a_meeting_is_recorded_with_the_group_that_was_passed_and_of_its_members
         assert (checkpoint["kind"], checkpoint["members"]) == ("collective", "0-1")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_batch_of_sends_is_recorded_with_the_group_of_its_operations(tmp_path: Path) -> None:
     folder = run_ranks("truth", tmp_path, "pairs.py", 3)
     for rank in range(2):

@@ -59,7 +59,7 @@ def loaders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("script", LOADERS)
 def test_input_and_checkpoints_of_others_are_stages(script: str, loaders: Path) -> None:
     """Each sample or batch that the script takes is one, whichever way it takes it."""

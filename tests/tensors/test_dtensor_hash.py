@@ -185,7 +185,7 @@ def run_rank(rank: int, world: int, meeting_point: str, check: Callable[[int, in
     [
         (2, check_one_dimension),
         pytest.param(4, check_one_dimension, marks=pytest.mark.thorough),
-        pytest.param(4, check_two_dimensions, marks=pytest.mark.slow),
+        pytest.param(4, check_two_dimensions, marks=pytest.mark.thorough),
     ],
     ids=["2", "4", "2 x 2"],
 )

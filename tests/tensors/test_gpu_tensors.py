@@ -83,7 +83,9 @@ KERNELS = {
 
 @pytest.mark.slow
 @pytest.mark.no_torch
-@pytest.mark.parametrize("arch", [80, 90, 100])
+@pytest.mark.parametrize(
+    "arch", [90, *(pytest.param(one, marks=pytest.mark.thorough) for one in (80, 100))]
+)
 def test_kernels_compile(compile_program: Callable[..., Any], arch: int) -> None:
     programs: list[list[Any]] = [["hash", arch], ["nan_inf", arch]]
     programs += [["stats", arch, "bfloat16"], ["compare", arch, "float32", "float16"]]

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from my_utils.tensors import torch_ops as _torch_ops  # noqa: E402
 
 from ..conftest import RunPython  # noqa: E402
+from ..support.variants import gate_runs  # noqa: E402
 
 pytestmark = pytest.mark.c_code
 
@@ -146,7 +147,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", gate_runs(("fork",), ("fork", "spawn")))
 def test_workers_of_a_data_loader(method: str, run_python: RunPython, tmp_path: Any) -> None:
     program = tmp_path / "program.py"
     program.write_text(IN_WORKERS.format(method=method), encoding="utf-8")

@@ -87,9 +87,9 @@ def near(
 @pytest.mark.parametrize(
     "plants",
     [
-        ("launch", "closing"),
+        pytest.param(("launch", "closing"), marks=pytest.mark.thorough),
         ("evaluation", "checkpoint", "pause"),
-        ("input", "gc"),
+        pytest.param(("input", "gc"), marks=pytest.mark.thorough),
     ],
     ids=" ".join,
 )
@@ -268,6 +268,7 @@ def test_of_a_trainer_that_resumes(tmp_path: Path) -> None:
     assert of(ledger, "restore") > 0 and of(ledger, "restart") > 0
 
 
+@pytest.mark.thorough
 def test_of_a_restart_from_a_checkpoint(tmp_path: Path) -> None:
     ledger = trained(tmp_path, "checkpoint", "death")
     assert [one["in_vain"] for one in ledger["attempts"]] == [[100, 104], None]
@@ -289,6 +290,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.thorough
 def test_of_ranks_that_load_a_checkpoint_together(tmp_path: Path) -> None:
     import torch
     from torch.distributed.checkpoint.state_dict_saver import save

@@ -434,7 +434,7 @@ model(torch.randn(4, 64)).sum().backward()
 )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_waits_of_fsdp2_are_no_work_of_the_rank_that_waits(tmp_path: Path) -> None:
     """It waits inside its own slices, in the next block and again in backward."""
     pytest.importorskip("torch", reason="torch is not installed")
@@ -447,7 +447,13 @@ def test_waits_of_fsdp2_are_no_work_of_the_rank_that_waits(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [TRAINING, TENSOR_PARALLEL], ids=["ddp", "tensor parallel"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(TRAINING, id="ddp"),
+        pytest.param(TENSOR_PARALLEL, id="tensor parallel", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_real_job_on_gloo_names_the_rank_whose_input_is_slow(code: str, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     run_ranks(code, 2, tmp_path)

@@ -23,7 +23,7 @@ def thorough(*values: object) -> object:
 # layout, ranks, the slow one, the stage it is slow in, what a step would take less without it (ms)
 LAYOUTS = (
     thorough("tensor parallel", 2, 0, "input", 28.0),
-    ("all_reduce in forward", 2, 1, "input", 28.0),
+    thorough("all_reduce in forward", 2, 1, "input", 28.0),
     thorough("fully sharded, tensor parallel", 4, 3, "forward", 80.0),
     thorough("pipeline", 4, 1, "forward", 160.0),
     thorough("experts", 4, 1, "forward", 40.0),

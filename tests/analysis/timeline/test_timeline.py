@@ -41,10 +41,11 @@ def test_a_run_that_is_the_same_all_the_time_has_no_parts(plant: str | None) -> 
 
 
 @pytest.mark.slow
-def test_of_many_events_nearly_all_are_named() -> None:
+@pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.thorough)])
+def test_of_many_events_nearly_all_are_named(seeds: int) -> None:
     right: Counter[str | None] = Counter()
     whole: Counter[str | None] = Counter()
-    for seed in range(4):
+    for seed in range(seeds):
         for ranks, steps in SIZES.items():
             for event in [None, *EVENTS]:
                 if ranks == 1 and event == "one rank, then another":

@@ -48,15 +48,16 @@ def first_words(run_python: RunPython, folder: Path, how: str, *launcher: str) -
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (
+        pytest.param(
             "kill",
             "killed or crashed on rank 0 in step 40; the command ended by SIGKILL",
+            marks=pytest.mark.thorough,
         ),
         (
             "raise",
             "ValueError on rank 0 in step 40; the command ended with exit status 1",
         ),
-        ("exit", "the command ended with exit status 7"),
+        pytest.param("exit", "the command ended with exit status 7", marks=pytest.mark.thorough),
         ("finish", ""),
     ],
 )

@@ -62,7 +62,7 @@ CASES = (
     ("one pause", 1, "untimed", "gc2"),
     pytest.param("each step", 1, "untimed", "gc2", marks=pytest.mark.thorough),
     pytest.param("collects in the loader", 1, "input", "gc2", marks=pytest.mark.thorough),
-    pytest.param("sleeps", 1, "input", "other", marks=needs_gil_waits),
+    pytest.param("sleeps", 1, "input", "other", marks=[needs_gil_waits, pytest.mark.thorough]),
     pytest.param("reduces in forward", 2, "straggler", "gc2", marks=pytest.mark.thorough),
 )
 SAID = {"gc2": "is garbage collection, generation 2", "other": "is sleeping, or waiting for"}

@@ -149,8 +149,7 @@ def run(folder: Path, command: str) -> None:
 
 
 def trains_again(command: str) -> bool:
-    """Of these commands one kind is enough for each change."""
-    return "my_utils run" in command and "--capture-every" not in command
+    return "my_utils run" in command
 
 
 @pytest.mark.slow

@@ -705,7 +705,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_rank_that_asks_for_its_host_and_dies(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from ...support.ranks import Ranks

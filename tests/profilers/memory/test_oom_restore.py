@@ -60,7 +60,7 @@ print(json.dumps(seen))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_one_rank_fails_and_all_are_told(tmp_path: Path) -> None:
     calm, failed, elsewhere = [False, False], [True, True], [True, False]
     found = [json.loads(text) for text in run_ranks(CATCH, 3, tmp_path)]
@@ -92,7 +92,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_dead_rank_holds_nobody_up_and_is_named(tmp_path: Path) -> None:
     results = Ranks(DEAD, 3, tmp_path).finish()
     for rank in (0, 1):

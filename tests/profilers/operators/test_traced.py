@@ -22,7 +22,7 @@ RUNS = Path(__file__).parent / "traced_runs.py"
 @pytest.mark.parametrize(
     "case",
     gate_runs(
-        ("tensor parallel and fsdp2", "torch.compile"),
+        ("torch.compile",),
         [
             *("fsdp2", "tensor parallel", "tensor parallel and fsdp2", "pipeline"),
             *("FakeTensorMode", "torch.compile", "torch.export"),

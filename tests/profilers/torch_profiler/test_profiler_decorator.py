@@ -877,7 +877,7 @@ train()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(320)
 def test_torchrun(tmp_path: Path, run_python: RunPython) -> None:
     (tmp_path / "train.py").write_text(TRAIN)

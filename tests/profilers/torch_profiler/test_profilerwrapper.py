@@ -502,7 +502,9 @@ with pw:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("argument", "status"), [("end", 0), ("inside", 3)])
+@pytest.mark.parametrize(
+    ("argument", "status"), [pytest.param("end", 0, marks=pytest.mark.thorough), ("inside", 3)]
+)
 def test_a_series_that_nobody_leaves(
     run_python: RunPython, tmp_path: Path, argument: str, status: int
 ) -> None:

@@ -70,7 +70,7 @@ assert exporter.failed == 0
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_worst_of_four_ranks(receiver: Receiver, run_python: RunPython, tmp_path: Any) -> None:
     """Real ranks with torch's store; rank 0 sends for all."""
     pytest.importorskip("torch", reason="torch is not installed")

@@ -257,6 +257,7 @@ def test_the_host_of_rank_0_judges_all(
             assert place == led or [copy.read_bytes() for copy in copies] == [path.read_bytes()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("network", [2], indirect=True)
 def test_of_a_host_that_dies_there_is_what_it_sent(network: Network, tmp_path: Path) -> None:
     """And while it lived, `live` there knew its rank."""

@@ -912,7 +912,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_shards_are_signed_by_their_local_rows(tmp_path: Path) -> None:
     said = "x 1 differs differs from the signed data; arrived as float32 of shape (4,)"

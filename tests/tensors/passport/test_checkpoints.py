@@ -207,7 +207,7 @@ dist.destroy_process_group()
         read(tmp_path / "dcp")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_dtensors_of_one_rank_and_those_without_elements(tmp_path: Path) -> None:
     """A file of one rank's DTensors is refused with what to do; an empty one is in passports."""
     program = """

@@ -171,6 +171,7 @@ dist.destroy_process_group()
     assert any("not checked between ranks: 8 tensors, plain tensors" in n for n in found.notes)
 
 
+@pytest.mark.thorough
 def test_three_ranks(tmp_path: Path) -> None:
     program = """
 for each in (fsdp, tp, ddp):
@@ -193,6 +194,7 @@ dist.destroy_process_group()
     assert "B: no passport of rank 1" in found.notes
 
 
+@pytest.mark.thorough
 def test_four_ranks(tmp_path: Path) -> None:
     program = """
 for each in (fsdp, hsdp, fsdp_tp):

@@ -96,6 +96,7 @@ train("fsdp", wrap=fully_shard, steps=12)
     assert any("no other rank has these parts" in note for note in fsdp["notes"])
 
 
+@pytest.mark.thorough
 def test_accumulated_gradients_and_two_watches(tmp_path: Path) -> None:
     """Checks come after `no_sync`, where gradients of the ranks still differ; and each of two
     watches in one process has its files."""
@@ -158,6 +159,7 @@ two("two")
     assert texts(tmp_path / "two") == [f"step 7 to 9: weight, {who}"]
 
 
+@pytest.mark.thorough
 def test_what_ddp_is_told_to_ignore_is_not_compared(tmp_path: Path) -> None:
     """Such as experts of which each rank has its own. Those whose reduction DDP delays are."""
     program = """
@@ -203,6 +205,7 @@ watch.close()
     assert (found["status"], found["notes"]) == ("equal", []), found
 
 
+@pytest.mark.thorough
 def test_ranks_that_have_started_more_or_less_often(tmp_path: Path) -> None:
     """Two ranks, then three in the same folder, of which the last one counts its first attempt."""
     program = """
@@ -221,6 +224,7 @@ train("run", fault=fault, steps=20)
     assert not any("not compared with" in note for note in found["notes"])
 
 
+@pytest.mark.thorough
 def test_buffers_that_depend_on_the_data(tmp_path: Path) -> None:
     """Of an observer and an average; and a table that DDP does not broadcast."""
     program = """
