@@ -51,6 +51,11 @@ NAMED_BY = {
     "thorough": re.compile(r"\bthorough\b|\bvariants\b"),
     "c_code": re.compile(r"_core|\bc_code\b"),
 }
+# And a file whose tests all have it.
+WHOLE_BY = {
+    "slow": re.compile(r"^pytestmark = .*\bmark\.slow\b", re.MULTILINE),
+    "c_code": re.compile(r"_core"),
+}
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -109,12 +114,16 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Most files have none of the slow tests, and to import all of them takes longer than many."""
+    """Most files have none of the slow tests, some no others; to import all takes longer than many
+    tests."""
     if collection_path.suffix != ".py" or re.search(r"\bor\b|[()]", config.option.markexpr):
         return None
-    asked = NAMED_BY.keys() & {term.strip() for term in config.option.markexpr.split(" and ")}
-    text = collection_path.read_text(encoding="utf-8") if asked else ""
-    return True if any(not NAMED_BY[mark].search(text) for mark in asked) else None
+    terms = {term.strip() for term in config.option.markexpr.split(" and ")}
+    asked = NAMED_BY.keys() & terms
+    left_out = {mark for mark in WHOLE_BY if f"not {mark}" in terms}
+    text = collection_path.read_text(encoding="utf-8") if asked or left_out else ""
+    has_none = any(not NAMED_BY[mark].search(text) for mark in asked)
+    return True if has_none or any(WHOLE_BY[mark].search(text) for mark in left_out) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
@@ -128,7 +137,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def mark_c_code(items: list[pytest.Item]) -> None:
     """A file that names the C module is marked by that, so that none is forgotten."""
     names_it = {
-        path: "_core" in path.read_text(encoding="utf-8") for path in {item.path for item in items}
+        path: WHOLE_BY["c_code"].search(path.read_text(encoding="utf-8"))
+        for path in {item.path for item in items}
     }
     for item in items:
         if names_it[item.path]:

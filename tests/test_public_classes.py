@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import importlib
 import inspect
 import pickle
@@ -47,7 +48,9 @@ def public_modules() -> list[str]:
     return sorted(name for name in found if not name.rpartition(".")[2].startswith("_"))
 
 
+@functools.cache
 def public_classes() -> dict[str, type]:
+    """Not before a test asks: every process that collects tests would import all that is public."""
     found: dict[type, str] = {}
     for name in public_modules():
         try:
@@ -61,20 +64,23 @@ def public_classes() -> dict[str, type]:
     return {name: cls for cls, name in found.items()}
 
 
-CLASSES = public_classes()
+def shown_by(cls: type) -> type:
+    """The class whose `__repr__` it has."""
+    return next(base for base in cls.__mro__ if "__repr__" in vars(base))
 
 
-@pytest.mark.parametrize("cls", CLASSES.values(), ids=CLASSES)
-def test_every_public_class_shows_itself(cls: type) -> None:
+def shows_itself(cls: type) -> bool:
     if cls.__name__ in NOT_SHOWN or issubclass(cls, BaseException | enum.Enum):
-        return  # an exception shows its message, a choice its value
+        return True  # an exception shows its message, a choice its value
     if typing.is_typeddict(cls):
-        return  # its values are dicts
-    shown_by = next(base for base in cls.__mro__ if "__repr__" in vars(base))
+        return True  # its values are dicts
     if cls.__name__ in SHOWN_BY_THEIR_BASE:
-        assert shown_by is not object
-    else:
-        assert shown_by.__module__.partition(".")[0] == "my_utils", shown_by
+        return shown_by(cls) is not object
+    return shown_by(cls).__module__.partition(".")[0] == "my_utils"
+
+
+def test_every_public_class_shows_itself() -> None:
+    assert [name for name, cls in public_classes().items() if not shows_itself(cls)] == []
 
 
 def public_functions() -> dict[str, Callable[..., Any]]:
@@ -86,7 +92,7 @@ def public_functions() -> dict[str, Callable[..., Any]]:
             value = vars(module).get(public)
             if inspect.isfunction(value) and value.__module__.startswith("my_utils."):
                 found[f"{name}.{public}"] = value
-    for path, cls in CLASSES.items():
+    for path, cls in public_classes().items():
         for name, value in vars(cls).items():
             if name == "__init__" or not name.startswith("_"):
                 value = value.fget if isinstance(value, property) else value
@@ -96,24 +102,30 @@ def public_functions() -> dict[str, Callable[..., Any]]:
     return found
 
 
-ANNOTATED: dict[str, Any] = {**CLASSES, **public_functions()}
+def why_unresolved(value: Any) -> str:
+    """Why its annotations do not resolve; empty if they do."""
+    try:
+        hints = typing.get_type_hints(value)
+    except Exception as error:
+        return repr(error)
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+    return ", ".join(field.name for field in fields if field.name not in hints)
 
 
-@pytest.mark.parametrize("name", ANNOTATED)
-def test_annotations_can_be_resolved(name: str) -> None:
-    value = ANNOTATED[name]
+def test_annotations_can_be_resolved() -> None:
     pytest.importorskip("pandas", reason="pandas is not installed")
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    hints = typing.get_type_hints(value)
-    if dataclasses.is_dataclass(value):
-        assert hints.keys() >= {field.name for field in dataclasses.fields(value)}
+    annotated: dict[str, Any] = {**public_classes(), **public_functions()}
+    assert len(annotated) > 300
+    unresolved = {name: why_unresolved(value) for name, value in annotated.items()}
+    assert {name: why for name, why in unresolved.items() if why} == {}
 
 
 def with_methods() -> list[tuple[type, Callable[..., Any]]]:
     """Classes of the modules that users import, each with a method that is written in it."""
     folder = my_utils.__path__[0]
     found: list[tuple[type, Callable[..., Any]]] = []
-    for path, cls in CLASSES.items():
+    for path, cls in public_classes().items():
         functions = [one for one in vars(cls).values() if inspect.isfunction(one)]
         own = [one for one in functions if one.__code__.co_filename.startswith(folder)]
         own = [one for one in own if one.__qualname__ == f"{cls.__qualname__}.{one.__name__}"]
@@ -122,15 +134,15 @@ def with_methods() -> list[tuple[type, Callable[..., Any]]]:
     return found
 
 
-@pytest.mark.parametrize(("cls", "method"), with_methods())
-def test_the_source_of_a_class_is_in_the_file_of_its_methods(
-    cls: type, method: Callable[..., Any]
-) -> None:
+def test_the_source_of_a_class_is_in_the_file_of_its_methods() -> None:
     """As docs/migrate.md says."""
-    module = inspect.getmodule(method)
-    assert module is not None
-    assert f"\nclass {cls.__name__}" in inspect.getsource(module)
-    assert inspect.getsource(method).lstrip().startswith(("def ", "@", "async def "))
+    found = with_methods()
+    assert len(found) > 30
+    for cls, method in found:
+        module = inspect.getmodule(method)
+        assert module is not None, cls
+        assert f"\nclass {cls.__name__}" in inspect.getsource(module), cls
+        assert inspect.getsource(method).lstrip().startswith(("def ", "@", "async def ")), cls
 
 
 def test_annotations_cost_no_import() -> None:
@@ -145,7 +157,7 @@ def test_annotations_cost_no_import() -> None:
 
 
 def test_the_classes_are_found() -> None:
-    names = {cls.__name__ for cls in CLASSES.values()}
+    names = {cls.__name__ for cls in public_classes().values()}
     assert len(names) > 60
     assert names > NOT_SHOWN | SHOWN_BY_THEIR_BASE
 
@@ -190,13 +202,17 @@ def test_an_object_is_shown_as(text: str, make: Callable[[], Any]) -> None:
     assert repr(make()) == text
 
 
-@pytest.mark.parametrize("cls", CLASSES.values(), ids=CLASSES)
-def test_a_half_made_object_is_shown(cls: type) -> None:
+def has_short_repr(cls: type) -> bool:
+    code = getattr(shown_by(cls).__repr__, "__code__", None)
+    return "short_repr" in getattr(code, "co_names", ())
+
+
+def test_a_half_made_object_is_shown() -> None:
     """As in the traceback of an `__init__` that raised."""
-    shown_by = next(base for base in cls.__mro__ if "__repr__" in vars(base))
-    if "short_repr" not in getattr(getattr(shown_by.__repr__, "__code__", None), "co_names", ()):
-        return
-    assert repr(cast(Any, cls).__new__(cls)).startswith(f"{cls.__name__}(")
+    found = [cls for cls in public_classes().values() if has_short_repr(cls)]
+    assert len(found) > 20
+    for cls in found:
+        assert repr(cast(Any, cls).__new__(cls)).startswith(f"{cls.__name__}(")
 
 
 def test_long_values_are_cut() -> None:

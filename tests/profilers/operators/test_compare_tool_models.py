@@ -13,15 +13,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 import torch
+import transformers
 from torch import nn
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    ViTConfig,
-    ViTForImageClassification,
-)
 
 from my_utils.compare_tool import CompareWithCPU, NanInfTracker, open_module_tracker
 from my_utils.tensors import tensor_hash
@@ -52,13 +45,13 @@ class Subject:
 
 
 def gpt2() -> Subject:
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=16, **TEXT)
+    config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=16, **TEXT)
     ids = torch.randint(0, 32, (2, 9))
-    return Subject(GPT2LMHeadModel(config), _text(ids), "transformer.h.0.attn.c_proj")
+    return Subject(transformers.GPT2LMHeadModel(config), _text(ids), "transformer.h.0.attn.c_proj")
 
 
 def bert() -> Subject:
-    config = BertConfig(
+    config = transformers.BertConfig(
         num_hidden_layers=2,
         num_attention_heads=2,
         hidden_size=16,
@@ -68,11 +61,13 @@ def bert() -> Subject:
     )
     batch = _text(torch.randint(0, 32, (2, 9)))
     batch["attention_mask"][1, 6:] = 0
-    return Subject(BertForMaskedLM(config), batch, "bert.encoder.layer.0.attention.self.key")
+    return Subject(
+        transformers.BertForMaskedLM(config), batch, "bert.encoder.layer.0.attention.self.key"
+    )
 
 
 def vit() -> Subject:
-    config = ViTConfig(
+    config = transformers.ViTConfig(
         num_hidden_layers=2,
         num_attention_heads=2,
         hidden_size=16,
@@ -82,7 +77,9 @@ def vit() -> Subject:
         hidden_dropout_prob=0.1,
     )
     batch = {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([0, 1])}
-    return Subject(ViTForImageClassification(config), batch, "vit.layers.0.attention.k_proj")
+    return Subject(
+        transformers.ViTForImageClassification(config), batch, "vit.layers.0.attention.k_proj"
+    )
 
 
 def _text(ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -152,7 +149,7 @@ def _first_wrong(result: Any) -> Any:
 
 
 def test_wrong_strides(subject: Subject) -> None:
-    is_gpt2 = isinstance(subject.model, GPT2LMHeadModel)
+    is_gpt2 = isinstance(subject.model, transformers.GPT2LMHeadModel)
     ((_, module),) = failures(subject, aten.tanh if is_gpt2 else aten.gelu, other_strides)
     assert "h.0.mlp.act" in module or "layer.0.intermediate" in module or "layers.0.mlp" in module
 

@@ -32,6 +32,8 @@ from my_utils.tensors import diverge
 op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
 module_db = pytest.importorskip("torch.testing._internal.common_modules").module_db
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 PARTS = 12
 SECONDS_OF_AN_OPERATOR = 4.0  # and of a dtype; the samples after that are left out
@@ -193,7 +195,6 @@ def test_every_operator(part: int) -> None:
     check_operators([op for op in op_db[part::PARTS] if op.name not in LEFT_OUT])
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_some_operators() -> None:
     """Those that have failed before, and one of each kind."""
@@ -261,7 +262,6 @@ def test_every_module(tmp_path: Path) -> None:
     check_modules(module_db, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_some_modules(tmp_path: Path) -> None:
     names = {"nn.LSTM", "nn.Linear", "nn.LazyConv2d", "nn.BatchNorm1d", "nn.MultiheadAttention"}

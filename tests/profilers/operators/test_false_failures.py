@@ -23,6 +23,8 @@ from my_utils.profilers.operators.inputs import tensors_in
 
 op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
 
+pytestmark = pytest.mark.slow
+
 PARTS = 12
 SEEDS = (0, 1, 2)
 SECONDS = 1.5  # of an operator, a dtype and a seed; the samples after that are left out
@@ -170,7 +172,6 @@ def test_what_failed_once_agrees() -> None:
     check(chosen, SEEDS[:1], SECONDS / 10)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_what_is_spoilt_is_found() -> None:
     check_spoilt([op for op in op_db[::20] if op.name not in NOT_RUN])
