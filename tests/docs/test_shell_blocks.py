@@ -41,7 +41,7 @@ def commands_of(code: str) -> list[str]:
     return [line for line in lines if shlex.split(line, comments=True)]
 
 
-# What it shows as a newcomer's first commands do, tests/run/test_the_readme.py runs.
+# Pages with a newcomer's first commands, which tests/run/test_the_readme.py runs too.
 REPEATED = {"docs/for-assistants.md", "docs/index.md"}
 
 
