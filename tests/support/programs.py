@@ -57,8 +57,11 @@ class Program:
     def meet(
         self, rank: int, name: str, ms: float, group: tuple[int, ...],
         after: Iterable[Call | None] = (), stream: int = SHARED,
-    ) -> Call:  # fmt: skip
-        """All ranks of the group call it as often as each other; the first one sets its time."""
+    ) -> Call | None:  # fmt: skip
+        """All ranks of the group call it as often as each other; the first one sets its time. A
+        group of one calls nothing: None."""
+        if len(group) < 2:
+            return None
         call = Call(rank, stream, name, "meet", np.zeros(self.steps), group=group)
         self._number(call, (name, group), rank, ms)
         return self._add(call, after)
@@ -188,7 +191,7 @@ def _sharded(program: Program, groups: list[tuple[int, ...]], across: bool) -> N
                 if layer + 1 < layers:
                     gathered.append(program.meet(rank, "all_gather", 1.0, group))
                 program.work(rank, "forward", 2.5, [gathered[layer]])
-            last: list[Call] = []
+            last: list[Call | None] = []
             for _ in range(layers):
                 again = program.meet(rank, "all_gather", 1.0, group)
                 part = program.work(rank, "backward", 5.0, [again])
@@ -288,8 +291,7 @@ def _part(
         call = f"{way}{chunk - step if wraps_in else chunk}" if chunks > 1 else way
         came = program.receive(rank, of, call, 0.1, stream=IN if chunks > 1 else COMPUTE)
     done = program.work(rank, name, (3.0 if forward else 6.0) / chunks, [came])
-    if len(team) > 1:
-        done = program.meet(rank, "tp_all_reduce", 0.4, team, [done], stream=COMPUTE)
+    done = program.meet(rank, "tp_all_reduce", 0.4, team, [done], stream=COMPUTE) or done
     if not stops:
         program.send(rank, nodes[(stage + step) % len(nodes)], name, [done])
 

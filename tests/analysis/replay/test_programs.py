@@ -58,6 +58,14 @@ def test_a_loss_that_moves_among_the_operations_of_a_rank_is_one(parts: int) -> 
     assert found.saves_ns_a_step * 1e-6 == pytest.approx(late_ms, rel=0.05), verdict.lines()
 
 
+@pytest.mark.parametrize("layout, number", [("ddp", 4), ("ddp", 16), ("fsdp", 4), ("fsdp", 16)])
+def test_of_two_ranks_that_take_turns_neither_is_named(layout: str, number: int) -> None:
+    """Each is longer than the other in half of the steps."""
+    case = case_of(layout, "moving", 0.1, 2, STEPS, 10_000 + number)
+    verdict = judge_operations(operations_of(case.program))
+    assert outcome(case, verdict) == "right", verdict.lines()
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(7200)
 def test_the_table_of_layouts_and_plants() -> None:
