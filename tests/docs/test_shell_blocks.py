@@ -33,16 +33,14 @@ STATUSES = {
     "my_utils why trace.json": 4,
     "my_utils why": 3,
 }
+# Pages with a newcomer's first commands, which tests/run/test_the_readme.py runs too.
+REPEATED = {"docs/for-assistants.md", "docs/index.md"}
 
 
 def commands_of(code: str) -> list[str]:
     """Lines that end with a backslash go on; comments are left out."""
     lines = re.sub(r"\\\n\s*", "", code).splitlines()
     return [line for line in lines if shlex.split(line, comments=True)]
-
-
-# Pages with a newcomer's first commands, which tests/run/test_the_readme.py runs too.
-REPEATED = {"docs/for-assistants.md", "docs/index.md"}
 
 
 def marks_of(block: Block) -> list[pytest.MarkDecorator]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import RunPython
+from ..support.variants import gate_runs
 from .bombs import READERS, bombs_of
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -19,10 +20,7 @@ QUICK = {"why trace", "trace rank_0.7.7.journal"}
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "reader",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough) for name in READERS],
-)
+@pytest.mark.parametrize("reader", gate_runs(QUICK, READERS))
 def test_each_reader_bears_each_bomb(reader: str, run_python: RunPython, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     done = run_python("-m", "tests.faults.bombs", reader, str(tmp_path / "bombs"), timeout=3500)

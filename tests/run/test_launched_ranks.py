@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from ..conftest import ROOT, RunPython
+from ..support.variants import gate_runs
 
 pytest.importorskip("torch", reason="torch is not installed")
 
 pytestmark = [pytest.mark.long_file, pytest.mark.timeout(400)]
 
-THOROUGH = pytest.mark.thorough
 RUN = [sys.executable, "-m", "my_utils.run"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
@@ -101,7 +101,7 @@ def test_a_script(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "place", ["before the import of torch", pytest.param("after it", marks=THOROUGH)]
+    "place", gate_runs(["before the import of torch"], ["before the import of torch", "after it"])
 )
 def test_a_script_that_clears_its_environment(place: str, tmp_path: Path) -> None:
     parts = ["import os; os.environ.clear()\n", TRAINING]
@@ -114,7 +114,7 @@ def test_a_script_that_clears_its_environment(place: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [pytest.param("parent", marks=THOROUGH), "in rank"])
+@pytest.mark.parametrize("form", gate_runs(["in rank"], ["parent", "in rank"]))
 def test_torchrun(form: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DDP)
     launcher = [*TORCHRUN, "--standalone", "--nproc-per-node", "2"]
@@ -223,9 +223,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", ["fork", *(pytest.param(one, marks=THOROUGH) for one in ("spawn", "forkserver"))]
-)
+@pytest.mark.parametrize("method", gate_runs(["fork"], ["fork", "spawn", "forkserver"]))
 def test_workers_and_helpers_leave_no_files(method: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(HELPERS)
     done = run([*RUN, "train.py", method], tmp_path)
@@ -314,10 +312,7 @@ ENDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "end",
-    [end if end == "SIGKILL" else pytest.param(end, marks=THOROUGH) for end in ENDS],
-)
+@pytest.mark.parametrize("end", gate_runs(["SIGKILL"], ENDS))
 def test_the_end_is_said_whatever_it_is(end: str, tmp_path: Path) -> None:
     statement, status = ENDS[end]
     (tmp_path / "train.py").write_text(TRAINING + f"for _ in range(12): step()\n{statement}\n")

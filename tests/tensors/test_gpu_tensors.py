@@ -18,6 +18,7 @@ from my_utils import _core
 from ..conftest import RunPython
 from ..fakes import WITH_KERNELS, compile_fake
 from ..record.stages.test_cuda_timing import TABLE
+from ..support.variants import gate_runs
 
 pytestmark = pytest.mark.long_file
 
@@ -83,9 +84,7 @@ KERNELS = {
 
 @pytest.mark.slow
 @pytest.mark.no_torch
-@pytest.mark.parametrize(
-    "arch", [90, *(pytest.param(one, marks=pytest.mark.thorough) for one in (80, 100))]
-)
+@pytest.mark.parametrize("arch", gate_runs(["90"], [80, 90, 100]))
 def test_kernels_compile(compile_program: Callable[..., Any], arch: int) -> None:
     programs: list[list[Any]] = [["hash", arch], ["nan_inf", arch]]
     programs += [["stats", arch, "bfloat16"], ["compare", arch, "float32", "float16"]]

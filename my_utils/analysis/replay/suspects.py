@@ -31,7 +31,7 @@ STICKS_OUT = 6.0  # times the scatter
 STICKS_OUT_SHARE = 0.05  # of a step
 SELDOM = 0.34  # of the steps: what is longer in more of them does not stick out, but is a level
 LEVEL_MIN = 5  # steps of a level
-BELOW = 0.5  # of the upper level: farther below nothing than so much of it the lower one is not
+BELOW = 0.5  # of the upper level: so far below nothing the lower one may be
 CHANCE = 5e-3  # of seeing a change where there is none
 MONOTONE = 0.7  # how closely a trend follows the number of the step
 IN_COMMON = 0.6  # of the variance of micro-batches: so much is the same on all their stages
@@ -465,8 +465,8 @@ def _follows(values: Floats) -> float:
 def _of_two_levels(values: Floats, least: float) -> Flags:
     """Those of the upper one of two levels that both are frequent: what is between them is wider
     than the lower one, or than its scatter allows. least: how far the upper one is at least above
-    the other one, and above nothing. Where the lower one is as far below nothing, the peers are
-    longer then, and the ranks take turns.
+    the other one, and above nothing. None where the lower one is far below nothing: then the peers
+    are longer in its steps, and the ranks take turns.
 
     >>> _of_two_levels(np.array([1.0, 61, 2, 60, 1, 59, 2, 62, 1, 60]), 5.0).tolist()
     [False, True, False, True, False, True, False, True, False, True]

@@ -14,6 +14,7 @@ import pytest
 
 from ...conftest import ROOT
 from ...support import profile_rows
+from ...support.variants import gate_runs
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -86,12 +87,11 @@ def near(
 
 @pytest.mark.parametrize(
     "plants",
-    [
-        pytest.param(("launch", "closing"), marks=pytest.mark.thorough),
-        ("evaluation", "checkpoint", "pause"),
-        pytest.param(("input", "gc"), marks=pytest.mark.thorough),
-    ],
-    ids=" ".join,
+    gate_runs(
+        ["evaluation checkpoint pause"],
+        [("launch", "closing"), ("evaluation", "checkpoint", "pause"), ("input", "gc")],
+        " ".join,
+    ),
 )
 def test_of_one_rank(tmp_path: Path, plants: tuple[str, ...]) -> None:
     ledger = trained(tmp_path, *plants)

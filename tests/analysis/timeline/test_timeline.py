@@ -15,6 +15,7 @@ from tests.support.run_simulator.simulate import Scenario, simulate
 
 from ...conftest import RunPython
 from ...support.planted_runs import Run
+from ...support.variants import gate_runs
 from ...support.verdict_figures import contradictions
 from .events import EVENTS, is_right, simulated, timeline
 
@@ -41,7 +42,7 @@ def test_a_run_that_is_the_same_all_the_time_has_no_parts(plant: str | None) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("seeds", gate_runs(["2"], [2, 20]))
 def test_of_many_events_nearly_all_are_named(seeds: int) -> None:
     right: Counter[str | None] = Counter()
     whole: Counter[str | None] = Counter()
