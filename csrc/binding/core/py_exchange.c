@@ -60,7 +60,7 @@ bool mu_py_exchange_find(struct mu_py_exchange *exchange) {
     if (exchange->table != NULL) {
         return true;
     }
-    struct mu_py_exchange found = {0};
+    struct mu_py_exchange found = {.table = NULL};
     const struct mu_dlpack_exchange *table = find(&found);
     mu_py_lock_take(&exchange->lock);
     bool kept = table != NULL && keep_locked(exchange, &found, table);

@@ -190,7 +190,8 @@ MU_MUST_CHECK static int take_files(const struct mu_output_config *config, struc
     if (code != MU_OK) {
         return code;
     }
-    snprintf(report->label, sizeof(report->label), "%s", fresh->stem + strlen("profile_"));
+    snprintf(report->label, sizeof(report->label), "%.*s", (int)sizeof(report->label) - 1,
+             fresh->stem + strlen("profile_"));
     code = mu_adopt_journals(fresh, report->label, adopted, err);
     report->adopted_journals = adopted->journals;
     report->adopted_rows = adopted->rows;

@@ -72,6 +72,16 @@ static inline void fixture_end(struct fixture *fixture) {
     fixture_remove(fixture);
 }
 
+/* Whether a child can start threads: not under an emulator, for which the Makefile gives the
+ * argument; that is printed. */
+static inline bool children_have_threads(int argc, char **argv) {
+    bool have = argc < 2 || strcmp(argv[1], "no-threads-in-children") != 0;
+    if (!have) {
+        printf("(children have no threads here) ");
+    }
+    return have;
+}
+
 static inline void stage_start(struct mu_timer *timer, const char *name) {
     size_t length = strlen(name);
     mu_thread_buffer_start(mu_timer_thread_buffer(timer), name, length, mu_name_hash(name, length));

@@ -1013,9 +1013,7 @@ static void test_a_late_call_of_the_drain_thread_is_not_the_last(void) {
     mu_recorder_destroy(recorder);
 }
 
-/* `no-threads-in-children`: the emulator has none there. */
 int main(int argc, char **argv) {
-    bool threads_in_children = argc < 2 || strcmp(argv[1], "no-threads-in-children") != 0;
     test_nested_stages_become_rows();
     test_names_are_compared_whole();
     test_rows_before_open_are_replayed();
@@ -1028,7 +1026,7 @@ int main(int argc, char **argv) {
     test_names_beyond_the_table();
     test_events();
     test_full_ring_drops_and_counts();
-    if (threads_in_children) {
+    if (children_have_threads(argc, argv)) {
         test_forked_child_has_files_of_its_own();
     }
     test_dead_journal_is_adopted();
