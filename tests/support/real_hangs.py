@@ -29,6 +29,7 @@ HUNG_S = 6.0  # without progress
 START_S = 240.0
 STEPS_BEFORE = 6
 Op = list[Any]  # kind, and what it needs
+OTHER_DTYPES = {"float32": "float64", "int64": "float32"}  # of another size, or gloo goes on
 FAULTS = (
     "asleep", "asleep in a stage", "stopped", "dead", "skipped", "skipped send", "skipped receive",
     "one more", "size", "dtype", "swapped", "other group", "store",
@@ -258,7 +259,8 @@ def _with_fault(job: Job, draw: random.Random) -> list[Op]:
     if fault == "size":
         return [*program[:chosen], [op[0], op[1], op[2] + 11, op[3]], *program[chosen + 1 :]]
     if fault == "dtype":
-        return [*program[:chosen], [op[0], op[1], op[2], "float64"], *program[chosen + 1 :]]
+        other = OTHER_DTYPES[op[3]]
+        return [*program[:chosen], [op[0], op[1], op[2], other], *program[chosen + 1 :]]
     if fault == "swapped":
         *others, pair, stripe, world = program
         return [*others, world, stripe, pair]
