@@ -90,9 +90,13 @@ class Bench:
         apart = np.bincount(self.cells, self.own + self.gap, ranks * steps)
         self.apart = apart.reshape(ranks, steps)
         of_ranks = self._lasts()
-        self.at_times = np.zeros(self.apart.shape, np.bool_)  # longer than the peers, a level
+        at_times = np.zeros(self.apart.shape, np.bool_)  # longer than the peers, a level
         for member in np.flatnonzero(~of_ranks).tolist():
-            self.at_times[member] = _of_two_levels(self.apart[member], self._least_apart())
+            at_times[member] = _of_two_levels(self.apart[member], self._least_apart())
+        # in nearly each step some rank is longer, and no single one in most
+        self.takes_turns = bool(at_times.any(axis=0).mean() > 1 - MOST)
+        swings = [_swings(*one) for one in zip(self.apart, at_times, strict=True)]
+        self.at_times = at_times & ~np.array(swings)[:, None]
         lasts = of_ranks[roles.rank_index]
         self.lasting_own = roles.keys.medians(self.own).astype(np.float32)[graph.key] * lasts
         self.lasting_gap = roles.keys.medians(self.gap).astype(np.float32)[graph.key] * lasts
@@ -302,7 +306,7 @@ class Bench:
         sigma = MAD_TO_SIGMA * np.median(np.abs(usual), axis=1, keepdims=True)
         out = usual > np.maximum(STICKS_OUT * sigma, self._least_apart())
         out &= (out.mean(axis=1) <= SELDOM)[:, None]
-        if not self._takes_turns():
+        if not self.takes_turns:
             out |= self.at_times
             usual = np.where(self.at_times, self.apart, usual)
         for member in np.flatnonzero(out.any(axis=1)).tolist():
@@ -322,10 +326,6 @@ class Bench:
 
     def _least_apart(self) -> float:
         return STICKS_OUT_SHARE * float(np.median(self.graph.step_ns))
-
-    def _takes_turns(self) -> bool:
-        """Whether in nearly each step some rank is longer, and no single one in most."""
-        return bool(self.at_times.any(axis=0).mean() > 1 - MOST)
 
     def _in_cells(
         self, cells: Flags, values: tuple[Floats, Floats], size: float, ranks: tuple[int, ...]
@@ -398,7 +398,7 @@ class Bench:
         )  # fmt: skip
         yield Suspect(
             "imbalance that moves", 4.0, self._evening(lasting),
-            noise=None if self._takes_turns() else lambda: self._only_noise(lasting),
+            noise=None if self.takes_turns else lambda: self._only_noise(lasting),
         )  # fmt: skip
 
         yield from self._micro_batches()
@@ -465,14 +465,11 @@ def _follows(values: Floats) -> float:
 def _of_two_levels(values: Floats, least: float) -> Flags:
     """Those of the upper one of two levels that both are frequent: what is between them is wider
     than the lower one, or than its scatter allows. least: how far the upper one is at least above
-    the other one, and above nothing. None where the lower one is far below nothing: then the peers
-    are longer in its steps, and the ranks take turns.
+    the other one, and above nothing.
 
     >>> _of_two_levels(np.array([1.0, 61, 2, 60, 1, 59, 2, 62, 1, 60]), 5.0).tolist()
     [False, True, False, True, False, True, False, True, False, True]
     >>> _of_two_levels(np.arange(10.0), 0.5).any()
-    np.False_
-    >>> _of_two_levels(np.array([1.0, 2, -2, -1, -2, 1, 2, -1, 2, -2]) * 30, 5.0).any()
     np.False_
     """
     ordered = np.sort(values)
@@ -485,10 +482,18 @@ def _of_two_levels(values: Floats, least: float) -> Flags:
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(ordered[:calm] - middle)))
     apart = min(middle + STICKS_OUT * sigma, float(2 * ordered[calm - 1] - ordered[0]))
     limit = max(apart, middle + least, least)
-    if ordered[calm] <= limit or middle < -BELOW * float(np.median(ordered[calm:])):
-        return np.zeros(len(values), np.bool_)
-    upper: Flags = values >= ordered[calm]
-    return upper
+    return values >= ordered[calm] if ordered[calm] > limit else np.zeros(len(values), np.bool_)
+
+
+def _swings(values: Floats, upper: Flags) -> bool:
+    """Whether the level below the upper one is far below nothing: there the peers are longer.
+
+    >>> _swings(np.array([30.0, -30, 31, -29]), np.array([True, False, True, False]))
+    True
+    """
+    if not upper.any():
+        return False
+    return bool(np.median(values[~upper]) < -BELOW * np.median(values[upper]))
 
 
 def _is_block(steps: Ints) -> bool:
