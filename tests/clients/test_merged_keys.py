@@ -182,7 +182,7 @@ class Reading:
             for row in numbered.values()
         }
         self.flows = Counter(
-            (self._number(row["slice_out"]), self._number(row["slice_in"]))
+            self._in_order(self._number(row["slice_out"]), self._number(row["slice_in"]))
             for row in processor.query("select slice_out, slice_in from flow")
         )
         counters = processor.query(COUNTERS)
@@ -199,6 +199,11 @@ class Reading:
         while slice_id is not None and self._rows[slice_id]["n"] is None:
             slice_id = self._rows[slice_id]["parent"]
         return None if slice_id is None else int(self._rows[slice_id]["n"])
+
+    def _in_order(self, *numbers: int | None) -> tuple[int | None, ...]:
+        """By the begin of the slices: so the processor turns the arrow of a step, which may lie in
+        a slice that began before that of the arrow's start."""
+        return tuple(sorted(numbers, key=lambda one: self.slices[one][1] if one else -1))
 
     @staticmethod
     def _together(pairs: Iterator[tuple[int, Any]] | Any) -> set[frozenset[int]]:
