@@ -181,9 +181,13 @@ class Reading:
             }
             for row in numbered.values()
         }
-        self.flows = Counter(
-            self._in_order(self._number(row["slice_out"]), self._number(row["slice_in"]))
+        arrows = [
+            (row["slice_out"], row["slice_in"])
             for row in processor.query("select slice_out, slice_in from flow")
+        ]
+        self.backward = [(out, into) for out, into in arrows if rows[into]["ts"] < rows[out]["ts"]]
+        self.flows = Counter(
+            self._in_order(self._number(out), self._number(into)) for out, into in arrows
         )
         counters = processor.query(COUNTERS)
         self.counters = Counter(
@@ -241,6 +245,7 @@ def test_a_merged_trace_has_what_perfetto_reads_in_the_file(
         assert {some & on_threads for some in found.threads} - {frozenset()} == wanted.threads
         assert found.args == wanted.args
         assert found.flows == wanted.flows
+        assert not found.backward
         assert found.counters == wanted.counters
         assert found.counter_tracks == wanted.counter_tracks
 
